@@ -1,0 +1,1 @@
+"""sciml_kernel: MPI engine pools that train Horovod-distributed TensorFlow models from Jupyter."""
