@@ -1,0 +1,78 @@
+"""Parameters of the two CosmoFlow recipes. No TensorFlow: a notebook checks a config with this alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sciml_kernel.config.schema import check_fields, param
+from sciml_kernel.contracts import RecipeSpec
+
+__all__ = ["COSMOFLOW", "COSMOFLOW_MLPERF", "CosmoFlowConfig", "CosmoFlowMLPerfConfig"]
+
+
+@dataclass(frozen=True)
+class CosmoFlowConfig:
+    """The network of arXiv 1808.04728, or a smaller one of its family.
+
+    `network="paper"` is the published table (7,041,443 parameters at 128^3 x 1, 3 targets) and takes no other choice.
+    `network="compact"` is ours for small boxes: SAME-padded 3^3 convolutions, batch normalisation and pooling, one
+    block for each entry of `channels`.
+    """
+
+    network: str = param("paper", "which member of the family", choices=("paper", "compact"))
+    channels: tuple[int, ...] = param((16, 32, 64, 128), "channels of each block (compact)", ge=1)
+    dense: tuple[int, ...] = param((128, 64), "units of the hidden dense layers (compact)", ge=1)
+    dropout: float = param(0.5, "share of units dropped before each dense layer", ge=0, lt=1)
+    input_scaling: str = param(
+        "mean",
+        "what is done to the counts: divide by the volume's mean (paper), or log(1 + x) z-scored by training statistics",
+        choices=("mean", "log1p"),
+    )
+
+    def __post_init__(self) -> None:
+        check_fields(self, "model")
+
+
+@dataclass(frozen=True)
+class CosmoFlowMLPerfConfig:
+    """The network of MLPerf HPC's CosmoFlow (8,907,556 parameters at 128^3 x 4, 4 targets)."""
+
+    dropout: float = param(0.5, "share of units dropped after each hidden dense layer", ge=0, lt=1)
+
+    def __post_init__(self) -> None:
+        check_fields(self, "model")
+
+
+def _check_data(config: Any) -> None:
+    from sciml_kernel.cosmology.factory import check_data
+
+    check_data(config)
+
+
+def _describe_data(path: str | Path) -> dict[str, Any]:
+    from sciml_kernel.cosmology.factory import describe_data
+
+    return describe_data(path)
+
+
+COSMOFLOW = RecipeSpec(
+    name="cosmoflow",
+    title="CosmoFlow, SC18: 3D CNN from dark-matter volumes to cosmological parameters",
+    model_type=CosmoFlowConfig,
+    recipe="sciml_kernel.cosmology.recipe_cosmoflow:RECIPE",
+    defaults={"optim.learning_rate": 1e-3, "optim.final_learning_rate": 1e-4, "optim.schedule": "linear"},
+    check_data=_check_data,
+    describe_data=_describe_data,
+)
+
+COSMOFLOW_MLPERF = RecipeSpec(
+    name="cosmoflow_mlperf",
+    title="CosmoFlow as in MLPerf HPC",
+    model_type=CosmoFlowMLPerfConfig,
+    recipe="sciml_kernel.cosmology.recipe_cosmoflow:RECIPE_MLPERF",
+    defaults={"optim.optimizer": "sgd", "optim.learning_rate": 1e-3, "optim.warmup_epochs": 4.0},
+    check_data=_check_data,
+    describe_data=_describe_data,
+)
