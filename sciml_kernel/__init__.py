@@ -1,1 +1,58 @@
-"""sciml_kernel: MPI engine pools that train Horovod-distributed TensorFlow models from Jupyter."""
+"""sciml_kernel: a notebook drives a pool of MPI ranks that train TensorFlow models with Horovod.
+
+Table of contents
+-----------------
+Run something
+    `Pool`           ranks on allocated nodes: start, attach, list, run, restart, stop
+    `train`, `Run`   one experiment: config -> pool -> ranks -> metrics -> record; read `session.py` first
+    `runs`           every run on disk, one row each
+Look at data
+    `open_universe`  dark-matter volumes, lazy, as an xarray Dataset
+    `cosmology`      linear theory, simulator, power spectrum
+    `views`          live curves, slices, spectra, comparisons
+Below
+    `config`, `records`, `metrics`, `errors`, `contracts`, `registry`
+
+Importing this package loads no TensorFlow, MPI or Dask: names are found when they are used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import lazy_loader
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from sciml_kernel import config, cosmology, errors, metrics, records, views
+    from sciml_kernel.cosmology import open_universe
+    from sciml_kernel.pool import Pool
+    from sciml_kernel.session import Run, runs, train
+
+__all__ = [
+    "Pool",
+    "Run",
+    "config",
+    "cosmology",
+    "errors",
+    "metrics",
+    "open_universe",
+    "records",
+    "runs",
+    "train",
+    "views",
+]
+
+__getattr__, __dir__, _ = lazy_loader.attach(
+    __name__,
+    submodules=["config", "cosmology", "errors", "metrics", "records", "views"],
+    submod_attrs={"cosmology": ["open_universe"], "pool": ["Pool"], "session": ["Run", "runs", "train"]},
+)
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Called by `%load_ext sciml_kernel`: adds the magics and the live displays to this IPython shell."""
+    from sciml_kernel.jupyter.extension import load
+
+    load(shell)
