@@ -1,0 +1,290 @@
+"""The story of one run on one page: config -> pool -> ranks -> metrics -> record.
+
+`train` checks the config in the notebook, opens a record and starts one function, by name, on every rank. It returns
+at once with a `Run`. The ranks write the metrics and close the record themselves, so that both are true when this
+process is gone; a `Run` only reads them, and writes down what a dead rank could not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sciml_kernel import config as configs
+from sciml_kernel import records, registry
+from sciml_kernel.contracts import Pool as PoolLike
+from sciml_kernel.errors import (
+    ConfigError,
+    PoolBusyError,
+    PoolDeadError,
+    RemoteError,
+    RunCancelledError,
+    RunError,
+    RunInterruptedError,
+    RunTimeoutError,
+    SciMLError,
+)
+from sciml_kernel.metrics.history import HistoryReader
+from sciml_kernel.pool import Pool
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+
+    from sciml_kernel.views.live import LivePlot
+
+__all__ = ["Run", "runs", "train"]
+
+ENTRY = "sciml_kernel.engine.entry:train"
+PARENT_VARIABLE = "SCIML_PARENT_RUN"  # set by a batch run in its kernel: path of the batch's record
+
+
+def train(
+    recipe: str,
+    *,
+    data: str | Path,
+    pool: PoolLike | None = None,
+    settings: str | Path | None = None,
+    resume: str | Path | Run | None = None,
+    source: str = "notebook",
+    **overrides: Any,
+) -> Run:
+    """Train a recipe on every rank of a pool; return at once.
+
+    recipe: "cosmoflow", "cosmoflow_mlperf" or an installed one. data: folder or file of samples. pool: where; None
+    takes the newest live pool. settings: YAML file of settings. resume: a run to go on from, from its last whole
+    checkpoint. overrides: settings by leaf or dotted name (`epochs=20`); `sciml config explain RECIPE` lists them.
+    source: what the record says of where the overrides came from.
+
+    Raises NotFoundError (recipe, pool), ConfigError (a setting), DataError (the data), PoolBusyError: before anything
+    is started or written.
+    """
+    spec = registry.recipe_spec(recipe)
+    layers = [
+        configs.Layer("recipe", spec.defaults),
+        configs.site_layer(),
+        configs.load.file_layer(settings) if settings is not None else None,
+        configs.Layer(source, {**overrides, "data.path": str(Path(data).expanduser().resolve())}),
+    ]
+    config = configs.resolve(spec.name, spec.model_type, [layer for layer in layers if layer is not None]).config
+    if spec.check_data is not None:
+        spec.check_data(config)
+    origin = _record_of(resume) if resume is not None else None
+
+    pool = pool if pool is not None else Pool.attach()
+    _check_ranks(config.data.batch_size, pool.n)
+    if pool.state == "busy":
+        raise PoolBusyError(f"pool {pool.name!r} is running another call; wait for it, interrupt it or start a pool")
+
+    parent = os.environ.get(PARENT_VARIABLE)
+    record = records.create(
+        spec.name,
+        configs.to_json(config),
+        kind="train",
+        ranks=pool.n,
+        seeds={"train": config.train.seed, "data": config.data.data_seed},
+        data=spec.describe_data(config.data.path) if spec.describe_data is not None else None,
+        launch=pool.command(),
+        parent=Path(parent).name if parent else None,
+        extra={"pool": pool.name, "resumed_from": origin.id if origin else None},
+    )
+    if parent:
+        records.Record(Path(parent)).add_child(record.id)
+    payload = {
+        "run": record.id,
+        "record": str(record.path),
+        "config": configs.to_json(config),
+        "resume_from": str(origin.path) if origin else None,
+    }
+    try:
+        call = pool.submit(ENTRY, payload)
+    except BaseException as error:
+        record.close("failed", _as_error(error))
+        raise
+    return Run(record, pool=pool, call=call)
+
+
+def runs() -> pd.DataFrame:
+    """Every run under the runs root, one row each, newest first."""
+    return records.list_runs()
+
+
+class Run:
+    """One training, running or over. `Run.open(name)` finds an earlier one by name, path or unique beginning."""
+
+    def __init__(self, record: records.Record, *, pool: PoolLike | None = None, call: Any = None) -> None:
+        self.record = record
+        self.pool = pool
+        self._call = call
+        self._reader = HistoryReader(record.metrics_path)
+        self._error: BaseException | None = None
+        self._over = threading.Event()
+        if call is None:
+            self._over.set()
+        else:
+            threading.Thread(target=self._watch, name=f"watch {record.id}", daemon=True).start()
+
+    @classmethod
+    def open(cls, name: str | Path) -> Run:
+        """An earlier run, from its record. Raises NotFoundError naming the nearest."""
+        return cls(records.find(name))
+
+    @property
+    def id(self) -> str:
+        return self.record.id
+
+    @property
+    def status(self) -> str:
+        """What the record says now: created, running, completed, failed, interrupted, timeout or cancelled."""
+        return str(self.record.read()["status"])
+
+    @property
+    def history(self) -> xr.Dataset:
+        """Metrics so far, read from the record: Dataset with dims step and epoch, variables by metric name."""
+        return self._reader.dataset()
+
+    @property
+    def predictions(self) -> pd.DataFrame:
+        """One row a held-out sample: sample, simulation, true_<parameter>, predicted_<parameter>..."""
+        import pandas as pd
+
+        path = self.record.path / "predictions.csv"
+        if not path.exists():
+            raise RunError(f"run {self.id} left no predictions (status {self.status})")
+        return pd.read_csv(path)
+
+    def wait(self, timeout: float | None = None, *, progress: bool = True) -> Run:
+        """Return when the run is over; raise if it ended otherwise than completed.
+
+        A KeyboardInterrupt (the stop button) interrupts the run on all ranks, waits until they have answered, and
+        raises RunInterruptedError: the pool lives and a checkpoint is whole.
+
+        Raises RemoteError, PoolDeadError, RunInterruptedError, RunTimeoutError (`timeout` seconds are over: the run
+        is interrupted), RunError.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        shown = 0
+        try:
+            while not self._over.wait(0.2):
+                shown = self._print_epochs(shown) if progress else shown
+                if deadline is not None and time.monotonic() > deadline:
+                    self.interrupt()
+                    raise RunTimeoutError(f"run {self.id} was interrupted after {timeout} s; resume() goes on from there")
+        except KeyboardInterrupt:
+            self.interrupt()
+            raise RunInterruptedError(f"run {self.id} was interrupted; resume() goes on from its checkpoint") from None
+        if progress:
+            self._print_epochs(shown)
+        self._raise_if_bad()
+        return self
+
+    def interrupt(self, timeout: float = 60.0) -> None:
+        """Stop at the next step on all ranks, leave a checkpoint, keep the pool; return when all ranks answered.
+
+        A run that is over already is left as it is. Raises RunTimeoutError when ranks don't answer in time.
+        """
+        if self._over.is_set():
+            return
+        self._call.interrupt()
+        if not self._over.wait(timeout):
+            raise RunTimeoutError(f"run {self.id}: the ranks did not answer the interrupt within {timeout:g} s")
+
+    def resume(self, *, pool: PoolLike | None = None, **overrides: Any) -> Run:
+        """Go on from the last whole checkpoint, as a new run with the same config (and `overrides`, say more epochs)."""
+        config = json.loads((self.record.path / "config.json").read_text())
+        recipe, groups = config.pop("recipe"), config
+        path = groups["data"].pop("path")
+        flat = {f"{group}.{name}": value for group, fields in groups.items() for name, value in fields.items()}
+        leaf = {name.split(".")[1]: name for name in flat}
+        flat |= {leaf.get(name, name): value for name, value in overrides.items()}
+        return train(recipe, data=path, pool=pool or self.pool, resume=self, source=f"resume of {self.id}", **flat)
+
+    def plot(self) -> LivePlot:
+        """Loss, learning rate and samples/s; redrawn in place while the run goes on, kept as a PNG in the record."""
+        from sciml_kernel.views.live import LivePlot
+
+        return LivePlot(
+            lambda: self.history,
+            self._over.is_set,
+            title=self.id,
+            png_path=self.record.figures_dir / "training.png",
+        )
+
+    def __repr__(self) -> str:
+        return f"<Run {self.id}: {self.status}>"
+
+    def _watch(self) -> None:
+        """Wait for the ranks' answers. What a lost rank could not write into the record is written here."""
+        try:
+            self._call.result()
+        except BaseException as error:
+            self._error = error
+            state = self.record.read()
+            if state["status"] in ("created", "running"):
+                self.record.close("failed", _as_error(error))
+        finally:
+            self._over.set()
+
+    def _raise_if_bad(self) -> None:
+        state = self.record.read()
+        status, error = state["status"], state.get("error") or {}
+        if status == "completed":
+            return
+        if status == "interrupted":
+            raise RunInterruptedError(f"run {self.id} was interrupted; resume() goes on from its checkpoint")
+        if isinstance(self._error, SciMLError):
+            raise self._error
+        kind = {"timeout": RunTimeoutError, "cancelled": RunCancelledError}.get(status, RunError)
+        raise kind(f"run {self.id} {status}: {error.get('type', '')} {error.get('message', '')}".rstrip()) from self._error
+
+    def _print_epochs(self, shown: int) -> int:
+        """Print a line for each epoch whose validation is in; return how many were printed."""
+        history = self.history
+        if "val/loss" not in history:
+            return shown
+        epochs = history["val/loss"].dropna("epoch")
+        for i_epoch in range(shown, epochs.sizes["epoch"]):
+            row = history.sel(epoch=epochs["epoch"][i_epoch])
+            train_loss = _last(history.get("train/loss"), i_epoch, epochs.sizes["epoch"])
+            rate = _last(history.get("train/samples_per_s_avg"), i_epoch, epochs.sizes["epoch"])
+            print(
+                f"epoch {int(row['epoch']) + 1:3d}  train loss {train_loss}  val loss {float(row['val/loss']):.4f}"
+                f"  {rate} samples/s",
+                flush=True,
+            )
+        return int(epochs.sizes["epoch"])
+
+
+def _last(values: Any, i_epoch: int, n_epochs: int) -> str:
+    """The newest value, for the newest epoch; older epochs have no exact counterpart on the step axis."""
+    if values is None or i_epoch != n_epochs - 1:
+        return "   -  "
+    found = values.dropna("step")
+    return f"{float(found[-1]):.4g}" if found.sizes["step"] else "   -  "
+
+
+def _check_ranks(batch_size: int, n_ranks: int) -> None:
+    if batch_size % n_ranks:
+        lower, upper = batch_size // n_ranks * n_ranks, -(-batch_size // n_ranks) * n_ranks
+        words = f"{lower} or {upper}" if lower else str(upper)
+        raise ConfigError(f"batch_size {batch_size} not divisible by {n_ranks} ranks; use {words}")
+
+
+def _record_of(run: str | Path | Run) -> records.Record:
+    return run.record if isinstance(run, Run) else records.find(run)
+
+
+def _as_error(error: BaseException) -> Mapping[str, Any]:
+    """The record's error entry for an exception seen by the notebook."""
+    entry: dict[str, Any] = {"type": type(error).__name__, "message": str(error)}
+    if isinstance(error, RemoteError):
+        entry |= {"type": error.type_name, "message": error.message, "rank": error.rank}
+    if isinstance(error, PoolDeadError) and error.exits:
+        first = error.exits[0]
+        entry |= {key: first.get(key) for key in ("rank", "host", "signal")}
+    return entry

@@ -1,0 +1,45 @@
+"""Every test is alone: own HOME, state, runs root and Jupyter folders. In CI a skipped test is a failed one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+# Two cores, several processes: without this every process starts a thread per core in BLAS and in TensorFlow.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
+@pytest.fixture(autouse=True)
+def _alone(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path_factory.mktemp("home")
+    for name, folder in {
+        "HOME": home,
+        "XDG_STATE_HOME": home / "state",
+        "XDG_CACHE_HOME": home / "cache",
+        "XDG_CONFIG_HOME": home / "config",
+        "IPYTHONDIR": home / "ipython",
+        "JUPYTER_CONFIG_DIR": home / "jupyter-config",
+        "JUPYTER_DATA_DIR": home / "jupyter-data",
+        "JUPYTER_RUNTIME_DIR": home / "jupyter-runtime",
+        "MPLCONFIGDIR": home / "matplotlib",
+        "SCIML_RUNS": home / "runs",
+    }.items():
+        Path(folder).mkdir(parents=True, exist_ok=True, mode=0o700)
+        monkeypatch.setenv(name, str(folder))
+    for name in ("SCIML_PARENT_RUN", "SCIML_BATCH_RUN", "SCIML_SITE_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if os.environ.get("CI") == "true" and terminalreporter.stats.get("skipped"):
+        terminalreporter.write_line("CI: a skipped test counts as failed; its need must be there", red=True)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if os.environ.get("CI") == "true" and reporter is not None and reporter.stats.get("skipped") and exitstatus == 0:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
