@@ -14,6 +14,7 @@ reported. If a step or epoch was reported twice, as after a resume, the later ev
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -115,16 +116,22 @@ class HistoryReader:
         self.offset = 0
         self._run = run
         self._table = _Table()
+        self._lock = threading.Lock()  # a live plot and the cell's progress lines may ask at the same time
+        self._dataset: xr.Dataset | None = None
 
     def dataset(self) -> xr.Dataset:
         """The history up to now. Raises RecordError naming file and line for a broken line."""
-        try:
-            replaced = self.path.stat().st_size < self.offset
-        except OSError:
-            replaced = False  # gone or unreadable now: what was read stays
-        if replaced:
-            self.offset = 0
-            self._table = _Table()
-        events, self.offset = read_events(self.path, self.offset)
-        self._table.add(events, self._run)
-        return self._table.dataset()
+        with self._lock:
+            try:
+                replaced = self.path.stat().st_size < self.offset
+            except OSError:
+                replaced = False  # gone or unreadable now: what was read stays
+            if replaced:
+                self.offset = 0
+                self._table = _Table()
+                self._dataset = None
+            events, self.offset = read_events(self.path, self.offset)
+            if events or self._dataset is None:
+                self._table.add(events, self._run)
+                self._dataset = self._table.dataset()
+            return self._dataset.copy()

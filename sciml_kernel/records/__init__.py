@@ -1,1 +1,46 @@
-""""""
+"""One run on disk: create it, follow it, close it, find it again.
+
+root.py         where runs are kept
+record.py       `Record`, `read`: one directory a run (DESIGN "Files on disk")
+new.py          `create`: begin one
+fields.py       what `record.json` may hold, checked; `error_fields` turns an exception into its `error`
+owner.py        which process a running record belongs to, and whether it still lives
+files.py        atomic writes
+environment.py  versions, lock, git: what a run was made with
+find.py         an id, the beginning of one, or a path -> `Record`
+table.py        one row a run
+show.py         one run as text
+
+Nothing here loads pandas or xarray before it is needed.
+"""
+
+from __future__ import annotations
+
+from sciml_kernel.records.environment import environment, git_state, lock_hash, versions
+from sciml_kernel.records.fields import END_STATES, error_fields
+from sciml_kernel.records.files import write_atomic
+from sciml_kernel.records.find import find
+from sciml_kernel.records.new import create
+from sciml_kernel.records.owner import this_process
+from sciml_kernel.records.record import Record, read
+from sciml_kernel.records.root import runs_root
+from sciml_kernel.records.show import show
+from sciml_kernel.records.table import list_runs
+
+__all__ = [
+    "END_STATES",
+    "Record",
+    "create",
+    "environment",
+    "error_fields",
+    "find",
+    "git_state",
+    "list_runs",
+    "lock_hash",
+    "read",
+    "runs_root",
+    "show",
+    "this_process",
+    "versions",
+    "write_atomic",
+]

@@ -152,7 +152,7 @@ def test_a_full_disk_is_an_error_and_leaves_whole_lines(tmp_path: Path, monkeypa
 
 
 def test_an_unwritable_place_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match="no/m.jsonl"):
+    with pytest.raises(RecordError, match=r"no/m\.jsonl"):
         JsonlSink(tmp_path / "no" / "m.jsonl")
 
 
