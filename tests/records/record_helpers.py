@@ -17,6 +17,18 @@ def make(root: Path, name: str = "cosmoflow", **fields: Any) -> Record:
     return create(name, CONFIG, root=root, **fields)
 
 
+# Worker functions live here and not in a test module: a spawned process must be able to import them by name.
+
+
+def create_some(root: Path, n: int) -> list[str]:
+    return [make(root).id for _ in range(n)]
+
+
+def add_children(path: Path, worker: int) -> None:
+    for i in range(10):
+        Record(path).add_child(f"run-{worker}-{i}")
+
+
 class Holder:
     """A process that runs some lines and then waits to be ended. `kill` is SIGKILL; it may be left unreaped."""
 

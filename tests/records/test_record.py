@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from record_helpers import Holder, make
+from record_helpers import Holder, add_children, make
 
 from sciml_kernel.errors import NotFoundError, PoolDeadError, RecordError, RemoteError
 from sciml_kernel.records import END_STATES, Record, error_fields, read, this_process
@@ -246,17 +246,12 @@ def test_a_failing_write_keeps_the_old_record_whole(tmp_path: Path, monkeypatch:
     assert not list(record.path.glob("*.tmp")) + list(record.path.glob(".*.tmp"))
 
 
-def _add_children(path: Path, worker: int) -> None:
-    for i in range(10):
-        Record(path).add_child(f"run-{worker}-{i}")
-
-
 def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
     record = make(tmp_path)
     context = multiprocessing.get_context("spawn")
     with context.Pool(3) as pool:
-        pool.starmap(_add_children, [(record.path, worker) for worker in range(3)])
-    _add_children(record.path, 0)  # noted already
+        pool.starmap(add_children, [(record.path, worker) for worker in range(3)])
+    add_children(record.path, 0)  # noted already
     assert sorted(record.read()["children"]) == sorted(f"run-{w}-{i}" for w in range(3) for i in range(10))
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from record_helpers import CONFIG, make
+from record_helpers import CONFIG, create_some, make
 
 from sciml_kernel.errors import NotFoundError, RecordError, UsageError
 from sciml_kernel.records import Record, create, new, runs_root
@@ -62,14 +62,10 @@ def test_two_runs_of_one_second_get_two_directories(tmp_path: Path) -> None:
     assert all(record.read()["id"] == record.id for record in records)
 
 
-def _create_some(root: Path, n: int) -> list[str]:
-    return [make(root).id for _ in range(n)]
-
-
 def test_processes_that_begin_together_get_different_directories(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     with context.Pool(3) as pool:
-        ids = [run_id for some in pool.starmap(_create_some, [(tmp_path, 4)] * 3) for run_id in some]
+        ids = [run_id for some in pool.starmap(create_some, [(tmp_path, 4)] * 3) for run_id in some]
     assert len(set(ids)) == 12
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(ids)
 
