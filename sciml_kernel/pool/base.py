@@ -1,0 +1,218 @@
+"""What every pool does with a call, whatever its ranks are: `Pool` adds processes, `FakePool` adds threads."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sciml_kernel.errors import PoolBusyError, PoolDeadError, UsageError
+from sciml_kernel.pool.calls import Call, Link, OnData, OnOutput
+from sciml_kernel.pool.health import Health
+
+__all__ = ["BasePool"]
+
+INTERRUPT_WAIT_S = 5.0
+HELP = "Pool.list() shows all pools; Pool.start(n=...) starts one"
+
+
+class BasePool(ABC):
+    """Runs calls; asks the subclass for the measured state and the way to the ranks."""
+
+    def __init__(self) -> None:
+        self._link: Link | None = None
+        self._call: Call | None = None
+        self._lock = threading.RLock()
+
+    # -- what a subclass knows ----------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def name(self) -> str: ...
+
+    @property
+    @abstractmethod
+    def n(self) -> int:
+        """Ranks; 0 once it is stopped."""
+
+    @abstractmethod
+    def measure(self) -> Health:
+        """The state, looked up now."""
+
+    @abstractmethod
+    def taint(self, generation: int, reason: str) -> None:
+        """Have that engine set replaced."""
+
+    @abstractmethod
+    def _settle(self, generation: int) -> Health:
+        """Wait while the pool starts; return what became of it."""
+
+    @abstractmethod
+    def _open_link(self, health: Health) -> Link: ...
+
+    # -- state --------------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> str:
+        """ "queued", "starting", "ready", "busy", "tainted", "dead", "expired" or "stopped"; measured now."""
+        return self.health().state
+
+    def health(self) -> Health:
+        """The state with its reason, the ranks, who ended how, and what runs."""
+        health = self.measure()
+        if health.state == "ready" and self._call is not None and not self._call.done():
+            # Sent a moment ago: the ranks have not set their marks yet.
+            call = {"name": self._call.name, "since_utc": "", "ranks": self._call.ranks}
+            return Health("busy", "", health.generation, health.n, health.ranks, health.exits, call, health.keeper)
+        return health
+
+    # -- run ----------------------------------------------------------------------------------------------------------
+
+    def run(
+        self, fn_or_name: Callable[..., Any] | str, *args: Any, timeout: float | None = None, **kwargs: Any
+    ) -> list[Any]:
+        """Call a function on every rank; return its values by rank.
+
+        fn_or_name: "module:function", which crosses as a name with JSON arguments, or a function object, which
+        ipyparallel sends. The first rank that fails ends the call everywhere. While the pool is starting, it waits.
+
+        Raises RemoteError naming rank and host, with the traceback of the rank; PoolBusyError; PoolDeadError naming
+        the rank, host and signal; RunTimeoutError after `timeout` seconds; UsageError for arguments that are not JSON.
+        """
+        if isinstance(fn_or_name, str):
+            call = self._begin(fn_or_name, "call", [fn_or_name, _json(fn_or_name, args, kwargs)], timeout=timeout)
+        else:
+            name = getattr(fn_or_name, "__qualname__", repr(fn_or_name))
+            call = self._begin(name, "call_object", [fn_or_name, args, kwargs], timeout=timeout)
+        return self._result(call)
+
+    def submit(self, name: str, *args: Any, publish: OnData | None = None, **kwargs: Any) -> Call:
+        """Begin "module:function" with JSON arguments on every rank; return at once.
+
+        publish: called as publish(rank, data) for each `publish_data` of a rank that gets through.
+        Raises PoolBusyError, PoolDeadError, UsageError.
+        """
+        return self._begin(name, "call", [name, _json(name, args, kwargs)], publish=publish)
+
+    def execute(
+        self,
+        code: str,
+        targets: Sequence[int] | None = None,
+        timeout: float | None = None,
+        on_output: OnOutput | None = None,
+    ) -> None:
+        """Run a cell on ranks (default: all); its names stay there. on_output(rank, stream, text) gets output live.
+
+        stream: "stdout", "stderr" or "result" (the value of a last expression). Raises as `run` does.
+        """
+        n = self.n
+        wrong = [rank for rank in targets or () if not 0 <= rank < n]
+        if wrong or (targets is not None and not targets):
+            raise UsageError(f"targets {list(targets or ())} can't be used; write ranks from 0 to {n - 1}")
+        ranks = sorted(set(targets)) if targets is not None else None
+        self._result(self._begin("cell", "execute", [code], ranks=ranks, timeout=timeout, on_output=on_output))
+
+    def interrupt(self, *, timeout: float = 10.0) -> None:
+        """SIGINT to the engine process of each busy rank; return when the ranks have answered.
+
+        Raises PoolBusyError when ranks are still busy after `timeout` seconds (blocked in C code): restart() frees them.
+        """
+        health = self.health()
+        if health.state != "busy" or health.call is None:
+            return
+        self._connect().signal(signal.SIGINT, list(health.call["ranks"]))
+        deadline = time.monotonic() + timeout
+        while (health := self.health()).state == "busy":
+            if time.monotonic() > deadline:
+                raise PoolBusyError(
+                    f"pool {self.name!r}: rank {health.call and health.call['ranks']} did not answer the interrupt in "
+                    f"{timeout:g} s; restart() frees them"
+                )
+            time.sleep(0.02)
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def _begin(
+        self,
+        name: str,
+        function: str,
+        arguments: Sequence[Any],
+        *,
+        ranks: Sequence[int] | None = None,
+        timeout: float | None = None,
+        on_output: OnOutput | None = None,
+        publish: OnData | None = None,
+    ) -> Call:
+        with self._lock:
+            health = self._wait_ready()
+            if health.state == "busy":
+                what = health.call["name"] if health.call else "a call"
+                raise PoolBusyError(f"pool {self.name!r} is running {what}; wait for it, or interrupt() it")
+            link = self._connect(health)
+            hosts = {entry["report"]["rank"]: entry["report"]["host"] for entry in health.ranks}
+            targets = [*ranks] if ranks is not None else [*range(link.n)]
+            call = Call(
+                self,
+                link,
+                name,
+                targets,
+                hosts=hosts,
+                timeout=timeout,
+                on_output=on_output,
+                publish=publish,
+            )
+            self._call = call
+            return call.start(function, [*arguments])
+
+    def _result(self, call: Call) -> list[Any]:
+        """Wait; a KeyboardInterrupt goes to the ranks and comes back when they have answered."""
+        try:
+            return call.result()
+        except KeyboardInterrupt:
+            call.interrupt()
+            if not call.wait(INTERRUPT_WAIT_S):
+                self.taint(self.measure().generation, f"{call.name} did not answer an interrupt")
+            raise
+
+    def _wait_ready(self) -> Health:
+        """Wait while it starts. Raises PoolDeadError for all that can't become ready by itself."""
+        health = self.health()
+        if health.state in ("queued", "starting", "tainted"):
+            health = self._settle(health.generation)
+        if health.state not in ("ready", "busy"):
+            reason = health.reason or "it was stopped"
+            mend = "restart() brings the ranks back" if health.state == "dead" else HELP
+            raise PoolDeadError(f"pool {self.name!r} is {health.state}: {reason}; {mend}", exits=health.exits)
+        return health
+
+    def _connect(self, health: Health | None = None) -> Link:
+        """The link to the present engine set; the one to an earlier set is closed."""
+        with self._lock:
+            health = health or self._wait_ready()
+            if self._link is None or self._link.generation != health.generation:
+                self._disconnect()
+                self._link = self._open_link(health)
+            return self._link
+
+    def _disconnect(self) -> None:
+        with self._lock:
+            link, self._link = self._link, None
+            if link is not None:
+                if self._call is not None:
+                    self._call.wait(2.0)
+                link.close()
+
+
+def _json(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Arguments as JSON text. Raises UsageError when they are none, or would come out different."""
+    if ":" not in name:
+        raise UsageError(f"{name!r} names no function; write 'package.module:function'")
+    given = {"args": list(args), "kwargs": kwargs}
+    try:
+        return json.dumps(given)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"arguments of {name} must be JSON: {error}; or pass the function itself") from error

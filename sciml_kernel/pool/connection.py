@@ -1,0 +1,108 @@
+"""The notebook's end of one engine set: an ipyparallel client, and how a request gets to a rank.
+
+Requests go straight through ipyparallel's message futures, because its output callbacks are then in place before the
+first message can arrive.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ipyparallel as ipp
+from ipyparallel.serialize import deserialize_object
+
+from sciml_kernel.errors import PoolDeadError
+from sciml_kernel.pool.health import measure
+from sciml_kernel.pool.spec import PoolDir
+
+__all__ = ["Connection"]
+
+# What is called on the rank, as names: no code crosses the wire.
+_RANK_MODULE = "__import__('sciml_kernel.pool.rank', fromlist=['call'])"
+
+
+class Connection:
+    """Connected to all n ranks of one generation, or not made at all.
+
+    Raises PoolDeadError when the controller or a rank does not answer within `timeout_s`.
+    """
+
+    def __init__(self, directory: PoolDir, generation: int, n: int, *, timeout_s: float = 20.0) -> None:
+        self.generation, self.n = generation, n
+        deadline = time.monotonic() + timeout_s
+        try:
+            self.client: Any = ipp.Client(
+                str(directory.connection_file(generation)),
+                ipython_dir=str(directory.generation(generation) / "ipython"),
+                timeout=timeout_s,
+            )
+        except (OSError, ValueError, KeyError, TypeError, ipp.error.TimeoutError) as error:
+            health = measure(directory)
+            reason = health.reason or f"its controller does not answer ({type(error).__name__}: {error})"
+            raise PoolDeadError(f"pool {directory.name!r} can't be reached: {reason}", exits=health.exits) from error
+        while len(self.client.ids) < n:
+            health = measure(directory)
+            if not health.live or time.monotonic() > deadline:
+                missing = sorted(set(range(n)) - set(self.client.ids))
+                self.close()
+                reason = health.reason or f"rank {', '.join(map(str, missing))} did not answer in {timeout_s:g} s"
+                raise PoolDeadError(f"pool {directory.name!r}: {reason}", exits=health.exits)
+            time.sleep(0.01)
+
+    def send(
+        self,
+        rank: int,
+        function: str,
+        arguments: list[Any],
+        *,
+        on_reply: Callable[[int, Any], None],
+        on_idle: Callable[[int], None],
+        on_text: Callable[[int, str, str], None],
+        on_data: Callable[[int, Mapping[str, Any]], None],
+    ) -> None:
+        """Call `pool.rank.<function>(*arguments)` on one rank. The callbacks run in the client's own thread.
+
+        on_reply: (rank, answer), an exception object where ipyparallel had none. on_idle: after the last output.
+        """
+
+        def on_published(message: Mapping[str, Any]) -> None:
+            content, kind = message["content"], message["header"]["msg_type"]
+            if kind == "stream":
+                on_text(rank, content["name"], content["text"])
+            elif kind in ("execute_result", "display_data"):
+                on_text(rank, "result", content["data"].get("text/plain", "") + "\n")
+            elif kind == "data_message":
+                on_data(rank, deserialize_object(list(message["buffers"]))[0])
+
+        def hook(future: Any) -> None:
+            future.iopub_callbacks.append(on_published)
+            future.add_done_callback(lambda done: on_reply(rank, _outcome(done)))
+            future.output.add_done_callback(lambda _done: on_idle(rank))
+
+        idents, _ = self.client._build_targets(rank)
+        self.client.send_apply_request(
+            self.client._mux_stream,
+            ipp.Reference(f"{_RANK_MODULE}.{function}"),
+            arguments,
+            ident=idents[0],
+            message_future_hook=hook,
+        )
+        self.client.history.clear()  # it would grow with every call
+
+    def signal(self, number: int, ranks: list[int]) -> None:
+        """Signal the engine process of each rank, one by one, never mpiexec: that would end the job."""
+        here = [rank for rank in ranks if rank in self.client.ids]
+        if here:
+            self.client.send_signal(number, targets=here, block=False)
+
+    def close(self) -> None:
+        self.client.close(linger=0)
+
+
+def _outcome(future: Any) -> Any:
+    try:
+        return future.result()
+    except BaseException as error:
+        return error
