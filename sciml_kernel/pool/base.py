@@ -119,14 +119,18 @@ class BasePool(ABC):
     def interrupt(self, *, timeout: float = 10.0) -> None:
         """SIGINT to the engine process of each busy rank; return when the ranks have answered.
 
-        Raises PoolBusyError when ranks are still busy after `timeout` seconds (blocked in C code): restart() frees them.
+        Raises PoolBusyError when ranks are still busy after `timeout` seconds (blocked in C code); restart() helps.
         """
-        health = self.health()
-        if health.state != "busy" or health.call is None:
-            return
-        self._connect().signal(signal.SIGINT, list(health.call["ranks"]))
+        own = self._call if self._call is not None and not self._call.done() else None
+        if own is not None:
+            own.interrupt()
+        reached: set[int] = set()
         deadline = time.monotonic() + timeout
         while (health := self.health()).state == "busy":
+            new = set(health.call["ranks"] if health.call else ()) - reached
+            if own is None and new:  # a call of another process
+                self._connect(health).signal(signal.SIGINT, sorted(new))
+                reached |= new
             if time.monotonic() > deadline:
                 raise PoolBusyError(
                     f"pool {self.name!r}: rank {health.call and health.call['ranks']} did not answer the interrupt in "

@@ -17,6 +17,7 @@ __all__ = ["Call", "Link", "Owner", "RankOutput", "remote_error"]
 GRACE_S = 0.7  # what the other ranks have, after one failed, to end by themselves
 INTERRUPT_GRACE_S = 1.0  # the same after a time limit
 HEALTH_S = 0.2
+OWED_S = 0.02
 KEPT_CHARACTERS = 1_000_000  # of each rank's output; all of it is in logs/rank-<r>.log
 
 OnOutput = Callable[[int, str, str], None]
@@ -105,6 +106,7 @@ class Call:
         self._idle: set[int] = set()
         self._text = {rank: RankOutput() for rank in ranks}
         self._data: dict[int, Mapping[str, Any]] = {}
+        self._owed: set[int] = set()  # ranks that an interrupt has not reached yet
         self._error: BaseException | None = None
         self._over = threading.Event()
 
@@ -139,10 +141,21 @@ class Call:
         return [self._replies[rank]["value"] for rank in self.ranks]
 
     def interrupt(self) -> None:
-        """Send SIGINT to each rank that has not answered, rank by rank. Returns at once; `wait` for the answers."""
-        waiting = [rank for rank in self.ranks if rank not in self._replies]
-        if not self.done() and waiting:
-            self._link.signal(signal.SIGINT, waiting)
+        """Send SIGINT once to each rank that has not answered, rank by rank; `wait` for the answers.
+
+        A rank that has not begun yet would ignore it: it gets it as soon as it has.
+        """
+        with self._changed:
+            self._owed = {rank for rank in self.ranks if rank not in self._replies}
+        self._deliver_interrupt()
+
+    def _deliver_interrupt(self) -> None:
+        call = self._owner.measure().call if self._owed else None
+        with self._changed:
+            ranks = sorted(self._owed & set(call["ranks"] if call else []) - set(self._replies))
+            self._owed -= {*ranks, *self._replies}
+        if ranks:
+            self._link.signal(signal.SIGINT, ranks)
 
     def data(self, rank: int = 0) -> Mapping[str, Any]:
         """What that rank published last with `publish_data`; {} before the first. May skip some: the fast road."""
@@ -193,7 +206,8 @@ class Call:
     def _outcome(self) -> BaseException | None:
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
         while True:
-            self._wait_until(self._settled, HEALTH_S)
+            self._wait_until(self._settled, OWED_S if self._owed else HEALTH_S)
+            self._deliver_interrupt()
             failed = self._first_failure()
             if failed is not None:
                 return self._fail(failed)
@@ -218,8 +232,16 @@ class Call:
         with self._changed:
             return self._changed.wait_for(condition, timeout_s)
 
-    def _all_in(self) -> bool:
-        return len(self._replies) == len(self.ranks)
+    def _all_answer(self, timeout_s: float) -> bool:
+        """Whether all ranks have answered within that time; an interrupt under way goes on meanwhile."""
+        deadline = time.monotonic() + timeout_s
+        while len(self._replies) < len(self.ranks):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            self._deliver_interrupt()
+            self._wait_until(lambda: len(self._replies) == len(self.ranks), min(left, OWED_S if self._owed else left))
+        return True
 
     def _fail(self, rank: int) -> BaseException:
         """A rank failed: give the others a moment, else have the engine set replaced. Its error comes first."""
@@ -227,13 +249,19 @@ class Call:
         if not isinstance(answer, dict):  # ipyparallel's own error: the engine is gone, or the answer was no answer
             return self._no_answer(rank, answer)
         error = remote_error(rank, self._hosts.get(rank), answer)
-        if self._wait_until(self._all_in, GRACE_S):
+        if self._all_answer(GRACE_S):
             others = [other for other, reply in self._replies.items() if other != rank and not _ok(reply)]
             if others:
                 error.add_note(f"also failed: rank {', '.join(map(str, sorted(others)))}")
         else:
             waiting = sorted(set(self.ranks) - set(self._replies))
             error.add_note(f"rank {', '.join(map(str, waiting))} did not end; the engine set is being replaced")
+        gone = [other for other, reply in self._replies.items() if _engine_died(reply)]
+        if gone or not self._owner.measure().live:  # it failed because another was lost: that comes first
+            lost = self._no_answer(gone[0] if gone else rank, self._replies[gone[0]] if gone else answer)
+            lost.add_note(f"then {error}")
+            return lost
+        if len(self._replies) < len(self.ranks):
             self._taint(str(error))
         return error
 
@@ -259,7 +287,7 @@ class Call:
     def _out_of_time(self) -> BaseException:
         self.interrupt()
         done = sorted(self._replies)
-        if not self._wait_until(self._all_in, INTERRUPT_GRACE_S):
+        if not self._all_answer(INTERRUPT_GRACE_S):
             self._taint(f"{self.name} ran longer than {self._timeout:g} s")
         text = f"rank {', '.join(map(str, done))} had answered" if done else "no rank had answered"
         return RunTimeoutError(f"{self.name} was ended after {self._timeout:g} s; {text}")
@@ -288,5 +316,5 @@ def _ok(answer: Any) -> bool:
 
 
 def _engine_died(answer: Any) -> bool:
-    """Whether ipyparallel says so; its class is not imported here, `connection` is the door."""
-    return type(answer).__name__ == "EngineError"
+    """Whether ipyparallel says so; its classes are not imported here, `connection` is the door."""
+    return getattr(answer, "ename", type(answer).__name__) == "EngineError"

@@ -6,6 +6,7 @@ first message can arrive.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -102,7 +103,24 @@ class Connection:
 
 
 def _outcome(future: Any) -> Any:
+    """The answer of `pool.rank`; where ipyparallel answered for it, an exception or the same kind of mapping."""
     try:
-        return future.result()
+        answer = future.result()
     except BaseException as error:
         return error
+    if isinstance(answer, ipp.error.RemoteError) and answer.ename != "EngineError":
+        # Raised outside the guard of `pool.rank`, say by an interrupt that came a moment late.
+        text = _strip_ansi(answer.traceback or "")
+        return {
+            "ok": False,
+            "type": answer.ename,
+            "message": answer.evalue,
+            "traceback": text,
+            "step": None,
+            "exit_code": 130 if answer.ename == "KeyboardInterrupt" else 1,
+        }
+    return answer
+
+
+def _strip_ansi(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)

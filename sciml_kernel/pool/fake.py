@@ -68,15 +68,17 @@ class _ThreadLink:
             _thread.link = self
             rank_side.set_up(rank=rank, size=self.n, host=socket.gethostname(), this_thread_only=True)
             self._running[rank] = threading.get_ident()
-            try:
-                answer = (
-                    self._execute(rank, *arguments, on_text) if function == "execute" else _call(function, arguments)
-                )
-            finally:
+            answer: Any = None
+            with contextlib.suppress(SystemExit, KeyboardInterrupt):  # one that came after the guard
+                if function == "execute":
+                    answer = self._execute(rank, arguments[0], on_text)
+                else:
+                    answer = getattr(rank_side, function)(*arguments)
+            with contextlib.suppress(SystemExit, KeyboardInterrupt):
                 self._running.pop(rank, None)
-            if not self.closed.is_set():
-                on_reply(rank, answer)
-                on_idle(rank)
+                if not self.closed.is_set():
+                    on_reply(rank, answer)
+                    on_idle(rank)
 
         threading.Thread(target=work, name=f"fake rank {rank}", daemon=True).start()
 
@@ -97,6 +99,8 @@ class _ThreadLink:
 
     def close(self) -> None:
         """What a killed engine set is to its ranks."""
+        if self.closed.is_set():
+            return
         self.closed.set()
         for ident in list(self._running.values()):
             _raise_in_thread(ident, SystemExit)
@@ -192,11 +196,6 @@ class FakePool(BasePool):
 
     def _open_link(self, health: Health) -> _ThreadLink:
         return self._threads
-
-
-def _call(function: str, arguments: list[Any]) -> Any:
-    answer: Any = getattr(rank_side, function)(*arguments)
-    return answer
 
 
 def _raise_in_thread(ident: int, kind: type[BaseException]) -> None:

@@ -90,9 +90,8 @@ class Generation:
         if wrong:
             return False, wrong
         self.ranks = entries
-        self._helpers = [
-            ProcessId.of(pid) for pid in marked_pids(self._mark) if _session(pid) == self.pids["controller"]
-        ]
+        session = self.pids["controller"]
+        self._helpers = [ProcessId.of(pid) for pid in marked_pids(self._mark) if _session(pid) == session]
         return True, ""
 
     def _mismatch(self, entries: list[dict[str, Any]]) -> str:

@@ -45,10 +45,12 @@ def make_spec(
     cores = available_cores()
     umask = os.umask(0)
     os.umask(umask)
-    draft = {"name": check_name(name or free_name()), "n": n, "launcher": launcher, "cores": cores}
     mpi = find_mpi()
-    spec = PoolSpec(
-        **draft,
+    return PoolSpec(
+        name=check_name(name or free_name()),
+        n=n,
+        launcher=launcher,
+        cores=cores,
         id=secrets.token_hex(8),
         keep=keep,
         ttl_s=ttl_s,
@@ -65,7 +67,6 @@ def make_spec(
         options=options,
         owner=ProcessId.of(os.getpid()).to_json(),
     )
-    return spec
 
 
 def create_directory(spec: PoolSpec, *, chosen: bool) -> tuple[PoolSpec, PoolDir]:

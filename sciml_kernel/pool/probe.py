@@ -106,8 +106,9 @@ class _LogCopy:
 
 
 def _copy_output_to_log() -> None:
-    for stream in (sys.stdout, sys.stderr):
+    streams: tuple[Any, Any] = (sys.stdout, sys.stderr)
+    for stream in streams:
         copy = getattr(stream, "_original_stdstream_copy", None)
         if copy is not None:
             file = os.fdopen(os.dup(copy), "w", encoding="utf-8", errors="replace", buffering=1)
-            stream.echo = _LogCopy(stream, file)  # type: ignore[attr-defined]
+            stream.echo = _LogCopy(stream, file)

@@ -68,16 +68,14 @@ def call(name: str, arguments: str) -> str:
         given = json.loads(arguments)
         return load_target(name)(*given["args"], **given["kwargs"])
 
-    with _marked(name):
-        return run_guarded(work, name)
+    return run_guarded(work, name)
 
 
 def call_object(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Run a function object that a notebook sent: `{"ok": True, "value": object}`, else as `run_guarded`."""
     name = getattr(function, "__qualname__", repr(function))
-    with _marked(name):
-        box: list[Any] = []
-        answer: dict[str, Any] = json.loads(run_guarded(lambda: box.append(function(*args, **kwargs)), name))
+    box: list[Any] = []
+    answer: dict[str, Any] = json.loads(run_guarded(lambda: box.append(function(*args, **kwargs)), name))
     return {"ok": True, "value": box[0]} if answer["ok"] else answer
 
 
@@ -98,8 +96,7 @@ def execute(code: str) -> str:
         if error is not None:
             raise error
 
-    with _marked("cell"):
-        return run_guarded(work, "cell")
+    return run_guarded(work, "cell")
 
 
 def run_guarded(work: Callable[[], Any], name: str) -> str:
@@ -108,7 +105,8 @@ def run_guarded(work: Callable[[], Any], name: str) -> str:
     Everything is caught, KeyboardInterrupt and SystemExit too: the answer is how a rank fails.
     """
     try:
-        value = work()
+        with _marked(name):
+            value = work()
     except BaseException as error:
         return json.dumps(_failure(error))
     try:

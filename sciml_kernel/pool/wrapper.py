@@ -6,6 +6,7 @@ lost rank was seen to name the wrong process, so who died of what comes from her
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -74,8 +75,8 @@ def _wait(child: int, rank: int, place: Path) -> int:
     while True:
         _, status = os.waitpid(child, os.WUNTRACED | os.WCONTINUED)
         if os.WIFSTOPPED(status):
-            name = signal_name(os.WSTOPSIG(status))
-            write_json(stopped, {"rank": rank, "host": host, "pid": child, "signal": name, "since_utc": now_utc()})
+            stop = signal_name(os.WSTOPSIG(status))
+            write_json(stopped, {"rank": rank, "host": host, "pid": child, "signal": stop, "since_utc": now_utc()})
         elif os.WIFCONTINUED(status):
             stopped.unlink(missing_ok=True)
         else:
@@ -84,10 +85,8 @@ def _wait(child: int, rank: int, place: Path) -> int:
     code = None if killed else os.WEXITSTATUS(status)
     name = signal_name(os.WTERMSIG(status)) if killed else None
     record = RankExit(rank=rank, host=host, pid=child, exit_code=code, signal=name, ended_utc=now_utc())
-    try:
+    with contextlib.suppress(FileNotFoundError):  # the pool was stopped and its files are gone
         write_json(place / "exits" / f"rank-{rank}.json", record.to_json(), durable=False)
-    except FileNotFoundError:  # the pool was stopped and its files are gone
-        pass
     return 128 + os.WTERMSIG(status) if killed else os.WEXITSTATUS(status)
 
 
