@@ -231,11 +231,16 @@ class Reader(Protocol):
 class Pool(Protocol):
     """What `session` needs of a pool; fulfilled by `pool.Pool` and `pool.fake.FakePool`."""
 
-    name: str
-    n: int
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def n(self) -> int: ...
 
     @property
     def state(self) -> str: ...
+
+    def command(self) -> str: ...
 
     def run(self, fn_or_name: Any, *args: Any, timeout: float | None = None) -> list[Any]: ...
 

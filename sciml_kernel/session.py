@@ -76,25 +76,23 @@ def train(
         spec.check_data(config)
     origin = _record_of(resume) if resume is not None else None
 
-    pool = pool if pool is not None else Pool.attach()
-    _check_ranks(config.data.batch_size, pool.n)
-    if pool.state == "busy":
-        raise PoolBusyError(f"pool {pool.name!r} is running another call; wait for it, interrupt it or start a pool")
+    ranks: PoolLike = pool if pool is not None else Pool.attach()
+    _check_ranks(config.data.batch_size, ranks.n)
+    if ranks.state == "busy":
+        raise PoolBusyError(f"pool {ranks.name!r} is running another call; wait for it, interrupt it or start a pool")
 
-    parent = os.environ.get(PARENT_VARIABLE)
+    parent = os.environ.get(PARENT_VARIABLE) or None
     record = records.create(
         spec.name,
         configs.to_json(config),
         kind="train",
-        ranks=pool.n,
+        ranks=ranks.n,
         seeds={"train": config.train.seed, "data": config.data.data_seed},
         data=spec.describe_data(config.data.path) if spec.describe_data is not None else None,
-        launch=pool.command(),
-        parent=Path(parent).name if parent else None,
-        extra={"pool": pool.name, "resumed_from": origin.id if origin else None},
+        launch=ranks.command(),
+        parent=parent,
+        extra={"pool": ranks.name, "resumed_from": origin.id if origin else None},
     )
-    if parent:
-        records.Record(Path(parent)).add_child(record.id)
     payload = {
         "run": record.id,
         "record": str(record.path),
@@ -102,11 +100,11 @@ def train(
         "resume_from": str(origin.path) if origin else None,
     }
     try:
-        call = pool.submit(ENTRY, payload)
+        call = ranks.submit(ENTRY, payload)
     except BaseException as error:
         record.close("failed", _as_error(error))
         raise
-    return Run(record, pool=pool, call=call)
+    return Run(record, pool=ranks, call=call)
 
 
 def runs() -> pd.DataFrame:
