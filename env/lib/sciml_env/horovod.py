@@ -293,6 +293,7 @@ def build(
         log.run(
             command,
             what="building Horovod",
+            progress=r"\[ *\d+%\]",
             env=build_env(env, link=link, mpi=mpi, gpu=gpu, site=python.site, toolchain_file=file),
             hint="" if not gpu else "Horovod with NCCL needs nvcc and NCCL: HOROVOD_CUDA_HOME, HOROVOD_NCCL_HOME.",
         )

@@ -18,6 +18,7 @@ __all__ = ["Installer", "find_uv", "make_venv", "maker"]
 
 OLDEST_UV = (0, 5)
 TRIES = 4
+BAD_CERTIFICATE = re.compile(r"invalid peer certificate|UnknownIssuer|CERTIFICATE_VERIFY_FAILED")
 
 
 def find_uv(environ: Mapping[str, str]) -> str | None:
@@ -71,6 +72,10 @@ class Installer:
         self.python = python
         self.log = log
         self.env = {"UV_HTTP_TIMEOUT": "120", "PIP_DISABLE_PIP_VERSION_CHECK": "1", **env}
+        # Behind a proxy that opens TLS, pip is often told of its certificate, and uv is not.
+        certificates = env.get("PIP_CERT") or env.get("REQUESTS_CA_BUNDLE")
+        if certificates and os.path.exists(certificates):
+            self.env.setdefault("SSL_CERT_FILE", certificates)
         self.uv = uv
         self.offline = offline
 
@@ -122,7 +127,16 @@ class Installer:
             # --compile-bytecode works even where PYTHONDONTWRITEBYTECODE is set; without .pyc files four ranks start
             # half as fast, and a second user could never write them.
             command = self._uv("install", "--require-hashes", "--compile-bytecode", "-r", str(file))
-            self.log.run(command, what=what, env=self.env, tries=1 if self.offline else TRIES)
+            try:
+                self.log.run(
+                    command, what=what, env=self.env, tries=1 if self.offline else TRIES, give_up=BAD_CERTIFICATE
+                )
+            except SetupError as error:
+                if not BAD_CERTIFICATE.search(str(error)) or "UV_SYSTEM_CERTS" in self.env:
+                    raise
+                note("the package index has a certificate of this site; trying again with the system's certificates")
+                self.env |= {"UV_SYSTEM_CERTS": "true", "UV_NATIVE_TLS": "true"}  # the second is what older uv reads
+                self.log.run(command, what=what, env=self.env, tries=TRIES)
 
     def install_wheel(self, wheel: Path) -> None:
         if self.uv is None:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -64,11 +64,12 @@ class Log:
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env, cwd=cwd, start_new_session=True
             )
 
-    def last_line(self, since: int = 0) -> str:
+    def last_line(self, since: int = 0, like: str = r"(?!\$ ).*\S") -> str:
+        """The last line printed after byte `since` that matches `like`; "" if none does."""
         with self.path.open("rb") as file:
-            file.seek(max(since, self.path.stat().st_size - 4000))
+            file.seek(max(since, self.path.stat().st_size - 100_000))
             lines = [line.strip() for line in re.split(r"[\r\n]+", file.read().decode(errors="replace"))]
-        return next((line for line in reversed(lines) if line and not line.startswith("$ ")), "")
+        return next((line for line in reversed(lines) if re.match(like, line)), "")
 
     def tail(self, n: int = 20) -> str:
         return "\n".join(self.path.read_text(errors="replace").splitlines()[-n:])
@@ -79,9 +80,10 @@ class Log:
         *,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
-        progress: Callable[[], str] | None = None,
+        progress: str = "",
     ) -> int:
-        """Run once and return the exit code. Prints a line each `heartbeat_s` while it lasts."""
+        """Run once and return the exit code. Each `heartbeat_s` it prints the last line of output, where there is one
+        the last that matches `progress`."""
         begin = self.path.stat().st_size if self.path.exists() else 0
         start = time.monotonic()
         try:
@@ -95,7 +97,7 @@ class Log:
                 try:
                     return process.wait(timeout=self.heartbeat_s)
                 except subprocess.TimeoutExpired:
-                    text = progress() if progress else self.last_line(begin)
+                    text = (progress and self.last_line(begin, progress)) or self.last_line(begin)
                     note(f"... {time.monotonic() - start:.0f} s: {text[:100]}")
         finally:
             if process.poll() is None:
@@ -110,7 +112,8 @@ class Log:
         cwd: Path | None = None,
         tries: int = 1,
         hint: str = "",
-        progress: Callable[[], str] | None = None,
+        give_up: re.Pattern[str] = HOPELESS,
+        progress: str = "",
     ) -> None:
         """Run, `tries` times with growing pauses; then raise with the end of the log."""
         pause_s = float(os.environ.get("SCIML_SETUP_RETRY_S", "5"))
@@ -122,7 +125,7 @@ class Log:
             with self.path.open("rb") as file:
                 file.seek(begin)
                 printed = file.read().decode(errors="replace")
-            if i_try == tries or HOPELESS.search(printed):
+            if i_try == tries or HOPELESS.search(printed) or give_up.search(printed):
                 break
             note(
                 f"{what}: failed ({self.last_line(begin)[:120]}); again in {pause_s:.0f} s, try {i_try + 1} of {tries}"
