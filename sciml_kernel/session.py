@@ -7,6 +7,7 @@ process is gone; a `Run` only reads them, and writes down what a dead rank could
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
@@ -22,6 +23,7 @@ from sciml_kernel.errors import (
     ConfigError,
     PoolBusyError,
     PoolDeadError,
+    RecordError,
     RemoteError,
     RunCancelledError,
     RunError,
@@ -172,7 +174,9 @@ class Run:
                 shown = self._print_epochs(shown) if progress else shown
                 if deadline is not None and time.monotonic() > deadline:
                     self.interrupt()
-                    raise RunTimeoutError(f"run {self.id} was interrupted after {timeout} s; resume() goes on from there")
+                    raise RunTimeoutError(
+                        f"run {self.id} was interrupted after {timeout:g} s; resume() goes on from it"
+                    )
         except KeyboardInterrupt:
             self.interrupt()
             raise RunInterruptedError(f"run {self.id} was interrupted; resume() goes on from its checkpoint") from None
@@ -193,7 +197,7 @@ class Run:
             raise RunTimeoutError(f"run {self.id}: the ranks did not answer the interrupt within {timeout:g} s")
 
     def resume(self, *, pool: PoolLike | None = None, **overrides: Any) -> Run:
-        """Go on from the last whole checkpoint, as a new run with the same config (and `overrides`, say more epochs)."""
+        """Go on from the last whole checkpoint, as a new run with the same config and `overrides`, say more epochs."""
         config = json.loads((self.record.path / "config.json").read_text())
         recipe, groups = config.pop("recipe"), config
         path = groups["data"].pop("path")
@@ -222,9 +226,10 @@ class Run:
             self._call.result()
         except BaseException as error:
             self._error = error
-            state = self.record.read()
-            if state["status"] in ("created", "running"):
-                self.record.close("failed", _as_error(error))
+            hard = isinstance(error, RemoteError) and error.type_name == "KeyboardInterrupt"
+            with contextlib.suppress(RecordError):  # a rank may close it in this moment, and knows better
+                if self.record.read()["status"] not in records.END_STATES:
+                    self.record.close("interrupted" if hard else "failed", _as_error(error))
         finally:
             self._over.set()
 
@@ -238,7 +243,8 @@ class Run:
         if isinstance(self._error, SciMLError):
             raise self._error
         kind = {"timeout": RunTimeoutError, "cancelled": RunCancelledError}.get(status, RunError)
-        raise kind(f"run {self.id} {status}: {error.get('type', '')} {error.get('message', '')}".rstrip()) from self._error
+        what = f"{error.get('type', '')} {error.get('message', '')}".strip() or "see its record"
+        raise kind(f"run {self.id} {status}: {what}") from self._error
 
     def _print_epochs(self, shown: int) -> int:
         """Print a line for each epoch whose validation is in; return how many were printed."""

@@ -1,0 +1,213 @@
+"""One run from the notebook's side: checked before it starts, true while it runs, true when it is over."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sciml_kernel import records, registry, session
+from sciml_kernel.contracts import RecipeSpec
+from sciml_kernel.cosmology.config import CosmoFlowConfig
+from sciml_kernel.errors import (
+    ConfigError,
+    DataError,
+    NotFoundError,
+    PoolBusyError,
+    RemoteError,
+    RunError,
+    RunInterruptedError,
+    RunTimeoutError,
+)
+from sciml_kernel.pool.fake import FakePool
+
+
+def _check_data(config: Any) -> None:
+    if Path(config.data.path).name == "missing":
+        raise DataError("there is no data folder")
+
+
+SPEC = RecipeSpec(
+    name="cosmoflow",
+    title="for tests",
+    model_type=CosmoFlowConfig,
+    recipe="nowhere:RECIPE",
+    defaults={"train.epochs": 3},
+    check_data=_check_data,
+    describe_data=lambda path: {"path": str(path), "files": []},
+)
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    monkeypatch.setattr(session, "ENTRY", "fake_engine:train")
+    monkeypatch.setattr(registry, "recipe_spec", lambda name: SPEC)
+    module = importlib.import_module("fake_engine")
+    module.started.clear()
+    return module
+
+
+@pytest.fixture
+def pool(engine: Any) -> Iterator[FakePool]:
+    pool = FakePool.start(2)
+    yield pool
+    pool.stop()
+
+
+def _n_runs() -> int:
+    return len(session.runs())
+
+
+def test_a_run_returns_at_once_and_its_record_tells_the_whole_story(pool: FakePool, tmp_path: Path) -> None:
+    run = session.train("cosmoflow", data=tmp_path / "fine", pool=pool, batch_size=4, learning_rate=0.01)
+    assert run.wait(30) is run
+    assert run.status == "completed"
+    content = run.record.read()
+    assert (content["kind"], content["ranks"], content["name"]) == ("train", 2, "cosmoflow")
+    assert content["seeds"] == {"train": 1, "data": 1}
+    assert content["data"]["path"] == str(tmp_path / "fine")
+    config = json.loads((run.record.path / "config.json").read_text())
+    assert config["optim"]["learning_rate"] == 0.01
+    assert config["train"]["epochs"] == 3  # the recipe's default
+    assert run.history["train/loss"].values.tolist() == pytest.approx([1, 1 / 2, 1 / 3])
+    assert run.history["val/loss"].sizes["epoch"] == 3
+    assert list(run.predictions["true_sigma_8"]) == [0.9]
+    assert session.runs().iloc[0]["status"] == "completed"
+
+
+def test_each_epoch_is_printed_once_while_waiting(
+    pool: FakePool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session.train("cosmoflow", data=tmp_path / "fine", pool=pool).wait(30)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch")]
+    assert [int(line.split()[1]) for line in lines] == [1, 2, 3]
+    assert all("val loss 0.5000" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"epoch": 1}, ConfigError, "did you mean 'epochs'"),
+        ({"batch_size": 9}, ConfigError, "batch_size 9 not divisible by 2 ranks; use 8 or 10"),
+        ({"batch_size": 1}, ConfigError, "batch_size 1 not divisible by 2 ranks; use 2"),
+        ({"data": "missing"}, DataError, "no data folder"),
+        ({"resume": "no-such-run"}, NotFoundError, "no-such-run"),
+    ],
+)
+def test_what_can_not_work_is_refused_before_anything_is_written(
+    pool: FakePool, tmp_path: Path, change: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        session.train("cosmoflow", **{"data": tmp_path / "fine", "pool": pool, **change})
+    assert _n_runs() == 0
+    assert pool.state == "ready"
+
+
+def test_a_busy_pool_is_refused_and_leaves_no_record(pool: FakePool, engine: Any, tmp_path: Path) -> None:
+    first = session.train("cosmoflow", data=tmp_path / "waits", pool=pool)
+    assert engine.started.wait(10)
+    with pytest.raises(PoolBusyError):
+        session.train("cosmoflow", data=tmp_path / "fine", pool=pool)
+    assert _n_runs() == 1
+    first.interrupt()
+
+
+def test_a_failing_rank_fails_the_run_with_its_own_error(pool: FakePool, tmp_path: Path) -> None:
+    run = session.train("cosmoflow", data=tmp_path / "raises", pool=pool)
+    with pytest.raises(RemoteError, match="ValueError: no such star") as caught:
+        run.wait(30)
+    assert caught.value.rank in (0, 1)
+    content = run.record.read()
+    assert content["status"] == "failed"
+    assert content["error"]["message"] == "no such star"
+    with pytest.raises(RunError, match="left no predictions"):
+        _ = run.predictions
+
+
+def test_a_rank_that_could_not_write_its_end_is_written_down_by_the_notebook(pool: FakePool, tmp_path: Path) -> None:
+    run = session.train("cosmoflow", data=tmp_path / "vanishes", pool=pool)
+    with pytest.raises(RemoteError, match="gone before it could write"):
+        run.wait(30)
+    assert (run.status, run.record.read()["error"]["type"]) == ("failed", "OSError")
+
+
+def test_an_interrupted_run_says_so_and_the_pool_takes_the_next_one(
+    pool: FakePool, engine: Any, tmp_path: Path
+) -> None:
+    run = session.train("cosmoflow", data=tmp_path / "waits", pool=pool)
+    assert engine.started.wait(10)
+    assert run.status == "running"
+    run.interrupt()
+    assert run.status == "interrupted"
+    with pytest.raises(RunInterruptedError, match="resume"):
+        run.wait(10)
+    assert session.train("cosmoflow", data=tmp_path / "fine", pool=pool).wait(30).status == "completed"
+
+
+def test_the_stop_button_interrupts_the_run_and_is_an_error_in_the_cell(
+    pool: FakePool, engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = session.train("cosmoflow", data=tmp_path / "waits", pool=pool)
+    assert engine.started.wait(10)
+    wait, presses = run._over.wait, iter([True])
+
+    def press_once(timeout: float | None = None) -> bool:
+        """The first wait is where the KeyboardInterrupt of the stop button arrives."""
+        if next(presses, False):
+            raise KeyboardInterrupt
+        return wait(timeout)
+
+    monkeypatch.setattr(run._over, "wait", press_once)
+    with pytest.raises(RunInterruptedError):
+        run.wait(10)
+    assert run.status == "interrupted"
+
+
+def test_a_time_limit_interrupts_the_run(pool: FakePool, tmp_path: Path) -> None:
+    run = session.train("cosmoflow", data=tmp_path / "waits", pool=pool)
+    with pytest.raises(RunTimeoutError, match=r"after 0\.3 s"):
+        run.wait(0.3)
+    assert run.status == "interrupted"
+
+
+def test_a_run_is_found_again_by_the_beginning_of_its_name(pool: FakePool, tmp_path: Path) -> None:
+    run = session.train("cosmoflow", data=tmp_path / "fine", pool=pool).wait(30)
+    found = session.Run.open(run.id[:16])
+    assert (found.id, found.status) == (run.id, "completed")
+    assert found.history.equals(run.history)
+    assert found.wait(1) is found
+
+
+def test_a_resume_takes_the_same_config_with_what_is_changed(pool: FakePool, tmp_path: Path) -> None:
+    run = session.train("cosmoflow", data=tmp_path / "fine", pool=pool, channels=(4, 8), seed=5).wait(30)
+    more = run.resume(epochs=7).wait(30)
+    before, after = run.record.config(), more.record.config()
+    assert after["train"].pop("epochs") == 7
+    assert before["train"].pop("epochs") == 3
+    assert after == before
+    assert more.record.read()["extra"]["resumed_from"] == run.id
+
+
+def test_a_run_in_a_batch_is_the_child_of_the_batch(
+    pool: FakePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = records.create("notebook", "{}", kind="batch")
+    monkeypatch.setenv(session.PARENT_VARIABLE, str(batch.path))
+    run = session.train("cosmoflow", data=tmp_path / "fine", pool=pool).wait(30)
+    assert run.record.read()["parent"] == batch.id
+    assert batch.read()["children"] == [run.id]
+
+
+def test_the_same_settings_have_the_same_digest_whatever_the_number_of_ranks(pool: FakePool, tmp_path: Path) -> None:
+    one = FakePool.start(1, name="one")
+    digests = {
+        session.train("cosmoflow", data=tmp_path / "fine", pool=ranks).wait(30).record.read()["digest"]
+        for ranks in (pool, one)
+    }
+    one.stop()
+    assert len(digests) == 1
