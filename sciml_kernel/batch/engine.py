@@ -1,0 +1,304 @@
+"""papermill's engine and client, made truthful.
+
+papermill injects the parameters, keeps the notebook and walks through the cells; nbclient talks to the kernel. Ours
+differ where a record must not lie: a cell that was not run says so, a dead kernel, a signal and a time limit are told
+apart, and the notebook on disk is whole at every moment.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+from nbclient.exceptions import CellExecutionError, DeadKernelError
+from papermill.clientwrap import PapermillNotebookClient
+from papermill.engines import NBClientEngine, NotebookExecutionManager, papermill_engines
+from papermill.translators import PythonTranslator, papermill_translators
+
+from sciml_kernel.batch.ending import Ending
+from sciml_kernel.batch.outputs import Streams, write_notebook
+from sciml_kernel.batch.parameters import as_json, as_source
+from sciml_kernel.batch.progress import Progress
+
+__all__ = ["ENGINE", "KERNEL", "SciMLEngine", "State"]
+
+ENGINE = KERNEL = "sciml"
+START_TIMEOUT_S = 60
+IOPUB_TIMEOUT_S = 120  # a flood of output takes its time to arrive after the cell's end
+_INTERRUPTS = ("KeyboardInterrupt", "RunInterruptedError")
+
+
+class State:
+    """One run, shared between `run_notebook` and papermill's engine: what is wanted, then what was seen.
+
+    cells: the record's list. error: its error entry, None while all is well. status: how the notebook ended, without
+    its children.
+    """
+
+    def __init__(
+        self,
+        *,
+        notebook: Path,
+        log: Path,
+        env: dict[str, str],
+        ending: Ending,
+        progress: Progress,
+        cell_timeout_s: float | None,
+        on_cells: Callable[[list[dict[str, Any]]], None],
+        before_shutdown: Callable[[State], None],
+    ) -> None:
+        self.notebook, self.log, self.env = notebook, log, env
+        self.ending, self.progress, self.cell_timeout_s = ending, progress, cell_timeout_s
+        self.on_cells, self.before_shutdown = on_cells, before_shutdown
+        self.cells: list[dict[str, Any]] = []
+        self.error: dict[str, Any] | None = None
+        self.status = "completed"
+        self.node: Any = None
+
+    def plan(self, node: Any) -> None:
+        self.node = node
+        indices = [index for index, cell in enumerate(node.cells) if cell.cell_type == "code"]
+        self.cells = [{"index": index, "status": "not_run", "seconds": None} for index in indices]
+        self.on_cells(self.cells)
+
+    def number(self, index: int) -> int:
+        """1 for the first code cell."""
+        return 1 + [cell["index"] for cell in self.cells].index(index)
+
+    def fail(self, status: str, type_: str, message: str, index: int | None, **more: Any) -> None:
+        """Note how the run ends; the first note stays, but a wish to end explains what follows from it."""
+        reason = self.ending.reason
+        if reason is not None:
+            status, type_, message, more = reason.status, reason.type, reason.message, {}
+        if self.error is None:
+            self.status = status
+            self.error = {"type": type_, "message": message, "cell": index, **more}
+
+    def cell_ends(self, index: int, status: str, seconds: float) -> None:
+        entry = next(cell for cell in self.cells if cell["index"] == index)
+        entry.update(status=status, seconds=round(seconds, 3))
+        self.on_cells(self.cells)
+        self.progress.cell_ends(self.number(index), status, seconds)
+
+
+class _Manager(NotebookExecutionManager):
+    """papermill's book-keeping in the notebook's metadata; saves atomically and marks only what was run."""
+
+    def __init__(self, nb: Any, state: State) -> None:
+        super().__init__(nb, output_path=None, progress_bar=False, autosave_cell_every=5)
+        self.state = state
+
+    def save(self, **kwargs: Any) -> None:
+        write_notebook(self.nb, self.state.notebook)
+        self.last_save_time = self.now()
+
+    def notebook_start(self, **kwargs: Any) -> None:
+        meta = self.nb.metadata.papermill
+        meta["parameters"] = as_json(dict(meta.get("parameters", {})))
+        meta["input_path"] = meta["output_path"] = None  # papermill has the whole notebook there
+        super().notebook_start(**kwargs)
+        for cell in self.nb.cells:
+            if cell.cell_type != "code":
+                cell.metadata.papermill["status"] = self.COMPLETED
+        self.state.plan(self.nb)
+
+    def notebook_complete(self, **kwargs: Any) -> None:
+        self.end_time = self.now()
+        meta = self.nb.metadata.papermill
+        meta["end_time"] = self.end_time.isoformat()
+        meta["duration"] = (self.end_time - self.start_time).total_seconds() if self.start_time else None
+        self.save()
+
+
+class _Client(PapermillNotebookClient):
+    """Runs the cells until one fails or an end is wanted; then waits for what they started, with the kernel alive."""
+
+    def __init__(self, nb_man: _Manager, **kwargs: Any) -> None:
+        super().__init__(nb_man, **kwargs)
+        self.state = nb_man.state
+        self._streams = Streams()
+
+    def execute(self, **kwargs: Any) -> Any:
+        self.reset_execution_trackers()
+        state = self.state
+        if state.ending.reason is not None:
+            state.fail("", "", "", None)
+            return self.nb
+        try:
+            with self.setup_kernel(env=state.env, **kwargs):
+                state.ending.watch_kernel(_kernel_pid(self.km))
+                self.papermill_execute_cells()
+                self.set_widgets_metadata()
+                state.before_shutdown(state)
+        except Exception as error:  # nbclient raises plain RuntimeErrors for a kernel that does not start
+            state.fail("failed", type(error).__name__, str(error), None)
+        finally:
+            state.ending.watch_kernel(None)
+        return self.nb
+
+    def papermill_execute_cells(self) -> None:
+        for index, cell in enumerate(self.nb.cells):
+            if cell.cell_type != "code":
+                continue
+            if self.state.ending.reason is not None:
+                self.state.fail("", "", "", index)
+                return
+            if not self._run_cell(index, cell):
+                return
+
+    def _run_cell(self, index: int, cell: Any) -> bool:
+        """Whether the next cell is to run."""
+        state, begin = self.state, time.monotonic()
+        log_begin = _size(state.log)
+        state.progress.cell_begins(state.number(index), cell)
+        self.nb_man.cell_start(cell, index)
+        status, goes_on = "completed", True
+        try:
+            with state.ending.limit(state.cell_timeout_s, f"cell {index}"):
+                self.execute_cell(cell, index)
+        except CellExecutionError as error:
+            status, goes_on = self._judge(error, index), False
+        except DeadKernelError:
+            self._recover_output(cell, index, log_begin)
+            status, goes_on = "failed" if state.ending.reason is None else "interrupted", False
+            words = _death(self.km)
+            cell.outputs.append(_error_output("DeadKernelError", words))
+            state.fail("failed", "DeadKernelError", words, index, signal=_death_signal(self.km))
+        if status == "completed" and state.ending.reason is not None and goes_on:
+            state.fail("", "", "", index)  # the cell was done, or swallowed the interrupt; the rest is not run
+            goes_on = False
+        if status != "completed":
+            self.nb_man.cell_exception(cell, cell_index=index)
+        self.nb_man.cell_complete(cell, cell_index=index)
+        state.cell_ends(index, status, time.monotonic() - begin)
+        return goes_on
+
+    def _judge(self, error: CellExecutionError, index: int) -> str:
+        """Status of a cell that raised. `sys.exit(0)` ends the notebook well."""
+        name, value = str(error.ename), str(error.evalue)
+        if name == "SystemExit" and value in ("", "0", "None"):
+            return "completed"
+        interrupted = name in _INTERRUPTS or self.state.ending.reason is not None
+        message = value or ("the cell was interrupted" if interrupted else "")
+        self.state.fail("interrupted" if interrupted else "failed", name, message, index)
+        return "interrupted" if interrupted else "failed"
+
+    def _recover_output(self, cell: Any, index: int, log_begin: int) -> None:
+        """What a dead kernel printed last: first what still arrives, then what only reached the log."""
+        assert self.kc is not None
+        cell.outputs = cell.get("outputs", [])
+        while True:
+            try:
+                message = _get_message(self)
+                self.process_message(message, cell, index)
+            except Exception:  # nothing more, or the end of the cell
+                break
+        seen = sum(len(output.text) for output in cell.outputs if output.output_type == "stream")
+        written = _read_from(state_log := self.state.log, log_begin) if seen < 100_000 else ""
+        joined = "".join(output.text for output in cell.outputs if output.output_type == "stream")
+        if state_log and written.startswith(joined) and len(written) > len(joined):
+            self._take_stream(cell.outputs, "stdout", written[len(joined) :])
+
+    def _take_stream(self, outputs: list[Any], name: str, text: str) -> None:
+        from nbformat.v4 import new_output
+
+        self._streams.add(outputs, new_output("stream", name=name, text=text))
+        self.state.progress.text(name, text)
+
+    def output(self, outs: list[Any], msg: Any, display_id: Any, cell_index: int) -> Any:
+        """nbclient's; texts are joined and bounded, and everything is shown at once."""
+        hooked = self.output_hook_stack[msg["parent_header"].get("msg_id")]
+        if msg["msg_type"] == "stream" and not hooked and not self.clear_before_next_output:
+            self._take_stream(outs, msg["content"]["name"], msg["content"]["text"])
+            return None
+        out = super().output(outs, msg, display_id, cell_index)
+        data = (out or {}).get("data", {})
+        if "text/plain" in data and not any(kind.startswith("image/") for kind in data):
+            self.state.progress.text("result", data["text/plain"] + "\n")
+        return out
+
+
+class SciMLEngine(NBClientEngine):
+    """The engine that papermill calls; `state` comes through papermill's engine arguments."""
+
+    @classmethod
+    def execute_notebook(cls, nb: Any, kernel_name: str, *, state: State, **kwargs: Any) -> Any:
+        manager = _Manager(nb, state)
+        manager.notebook_start()
+        client = _Client(
+            manager,
+            kernel_name=kernel_name,
+            timeout=None,
+            startup_timeout=START_TIMEOUT_S,
+            iopub_timeout=IOPUB_TIMEOUT_S,
+            extra_arguments=["--log-level=ERROR"],
+        )
+        try:
+            client.execute()
+        finally:
+            manager.notebook_complete()
+        return manager.nb
+
+
+class _Translator(PythonTranslator):
+    """Writes parameters so that they come back as they were: tuples, dates, text of any kind."""
+
+    @classmethod
+    def translate(cls, val: Any) -> str:
+        return as_source(val)
+
+
+def register() -> None:
+    """Make engine and translator known to papermill. Twice is no harm."""
+    papermill_engines.register(ENGINE, SciMLEngine)
+    papermill_translators.register(KERNEL, _Translator)
+
+
+def _get_message(client: Any) -> Any:
+    from nbclient.util import run_sync
+
+    return run_sync(client.kc.iopub_channel.get_msg)(timeout=0.3)
+
+
+def _kernel_pid(manager: Any) -> int | None:
+    pid = getattr(getattr(manager, "provisioner", None), "pid", None)
+    return pid if isinstance(pid, int) and pid > 0 and os.getpgid(pid) == pid else None
+
+
+def _exit_code(manager: Any) -> int | None:
+    process = getattr(getattr(manager, "provisioner", None), "process", None)
+    return cast("int | None", process.poll()) if process is not None else None
+
+
+def _death_signal(manager: Any) -> str | None:
+    import signal
+
+    code = _exit_code(manager)
+    return signal.Signals(-code).name if code is not None and code < 0 else None
+
+
+def _death(manager: Any) -> str:
+    code = _exit_code(manager)
+    how = _death_signal(manager) or (f"exit code {code}" if code is not None else "no exit code")
+    return f"the kernel ended while the cell ran ({how})"
+
+
+def _error_output(name: str, value: str) -> Any:
+    from nbformat.v4 import new_output
+
+    return new_output("error", ename=name, evalue=value, traceback=[f"{name}: {value}"])
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _read_from(path: Path, offset: int) -> str:
+    if not path.exists():
+        return ""
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read(1_000_000).decode("utf-8", "replace")

@@ -1,0 +1,264 @@
+"""The story of a batch run: parameters -> plan -> record -> kernel -> children -> a status that is true."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sciml_kernel import records
+from sciml_kernel.batch import children, outputs, source
+from sciml_kernel.batch.ending import GRACE_S, Ending
+from sciml_kernel.batch.parameters import as_json, resolve
+from sciml_kernel.batch.progress import Progress, Quiet
+from sciml_kernel.config.digest import canonical_json
+from sciml_kernel.errors import EnvironmentNotFitError, UsageError
+from sciml_kernel.pool import Pool
+from sciml_kernel.records import Record
+
+__all__ = ["Plan", "plan", "run_notebook"]
+
+PARENT_VARIABLE = "SCIML_PARENT_RUN"
+LOG_VARIABLE = "SCIML_BATCH_LOG"
+_ON_A_RANK = re.compile(r"\[rank (\d+)(?: @ ([^,\]]+))?(?:, step (\d+))?\] (\w+): (.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What would be run. given: the parameters to inject; parameters: all, defaults too; both typed."""
+
+    source: source.Source
+    given: Mapping[str, Any]
+    parameters: Mapping[str, Any]
+    name: str
+    runs_root: Path
+    kernel: list[str]
+    n_ranks: int | None
+
+    @property
+    def config_json(self) -> str:
+        return canonical_json(
+            {
+                "notebook": self.source.path.name,
+                "notebook_sha256": self.source.sha256,
+                "parameters": as_json(dict(self.parameters)),
+            }
+        )
+
+    def describe(self) -> str:
+        """Parameters after typing, kernel, record and pool, as text; for `--dry-run`."""
+        marks = {name: "given" if name in self.given else "default" for name in self.parameters}
+        return "\n".join(
+            [
+                f"notebook    {self.source.path}",
+                *(f"parameter   {name} = {value!r}  [{marks[name]}]" for name, value in self.parameters.items()),
+                f"kernel      {shlex.join(self.kernel)}",
+                f"record      {self.runs_root}/<utc>-{self.name}-<digest>",
+                *self._pool_lines(),
+            ]
+        )
+
+    def _pool_lines(self) -> list[str]:
+        if self.n_ranks is None:
+            return ["pool        the notebook has no parameter n_ranks: what it starts is not known here"]
+        return [f"pool        {self.n_ranks} ranks, started by the notebook:", Pool.plan(n=self.n_ranks)]
+
+
+def plan(
+    notebook: str | Path,
+    parameters: Mapping[str, Any] | None = None,
+    *,
+    name: str | None = None,
+    runs_root: str | Path | None = None,
+    n_ranks: int | None = None,
+) -> Plan:
+    """Check everything that can be checked before anything is started or written.
+
+    Raises NotFoundError, UsageError (the notebook), ParameterError, EnvironmentNotFitError (no `sciml` kernel).
+    """
+    found = source.read(notebook)
+    injected, everything = resolve(found.node.cells, parameters or {}, n_ranks=n_ranks)
+    ranks = everything.get("n_ranks")
+    if n_ranks is not None and n_ranks < 1:
+        raise UsageError(f"-n must be at least 1 rank, got {n_ranks}")
+    return Plan(
+        source=found,
+        given=injected,
+        parameters=everything,
+        name=name or found.name,
+        runs_root=Path(runs_root).expanduser().absolute() if runs_root is not None else records.runs_root(),
+        kernel=_kernel_command(),
+        n_ranks=ranks if isinstance(ranks, int) and not isinstance(ranks, bool) else None,
+    )
+
+
+def run_notebook(
+    notebook: str | Path,
+    parameters: Mapping[str, Any] | None = None,
+    *,
+    name: str | None = None,
+    runs_root: str | Path | None = None,
+    n_ranks: int | None = None,
+    timeout_s: float | None = None,
+    cell_timeout_s: float | None = None,
+    grace_s: float = GRACE_S,
+    progress: Progress | None = None,
+    launch: str | None = None,
+) -> Record:
+    """Run a notebook in the `sciml` kernel and return its record, whose status says how it ended.
+
+    parameters: values by name. n_ranks: value of the parameter n_ranks. timeout_s, cell_timeout_s: seconds for the
+    whole run and for each cell. grace_s: seconds between asking a run to end and killing its kernel. launch: command
+    that the record notes.
+
+    A cell that fails, a dead kernel, a signal or a time limit do not raise: they are in the record. SIGINT and SIGTERM
+    are taken over meanwhile (in the main thread). Afterwards there is no kernel and no pool of it.
+
+    Raises, before anything is written: NotFoundError, UsageError, ParameterError, EnvironmentNotFitError.
+    """
+    for limit, value in (("timeout_s", timeout_s), ("cell_timeout_s", cell_timeout_s)):
+        if value is not None and value <= 0:
+            raise UsageError(f"{limit} must be more than 0 seconds, got {value:g}")
+    what = plan(notebook, parameters, name=name, runs_root=runs_root, n_ranks=n_ranks)
+    shown = progress or Quiet()
+    ending = Ending(grace_s)
+    with ending.signals():
+        record = records.create(
+            what.name,
+            what.config_json,
+            root=what.runs_root,
+            kind="batch",
+            ranks=what.n_ranks,
+            launch=launch or shlex.join(sys.argv),
+            extra={"notebook": str(what.source.path)},
+        )
+        record.start()
+        try:
+            with ending.limit(timeout_s, "the run"):
+                status, error = _run(what, record, ending, shown, cell_timeout_s)
+        except BaseException as problem:
+            status, error = "failed", records.error_fields(problem)
+            raise
+        finally:
+            ending.close()
+            with suppress(Exception):
+                children.stop_pools(record.id)
+            record.close(status, error)
+            shown.end(status, f"{error['type']}: {error['message']}" if error else "")
+    return record
+
+
+def _run(
+    what: Plan, record: Record, ending: Ending, shown: Progress, cell_timeout_s: float | None
+) -> tuple[str, dict[str, Any] | None]:
+    """Status and error entry of the run."""
+    import papermill
+
+    from sciml_kernel.batch.engine import ENGINE, KERNEL, State, register
+
+    register()
+    (record.path / "logs").mkdir(exist_ok=True)
+
+    def on_cells(cells: list[dict[str, Any]]) -> None:
+        if all(cell["status"] == "not_run" for cell in cells):
+            shown.begin(str(record.path), len(cells))
+        record.update(cells=cells)
+
+    state = State(
+        notebook=record.path / "notebook.ipynb",
+        log=record.path / "logs" / "notebook.log",
+        env=_environment(record),
+        ending=ending,
+        progress=shown,
+        cell_timeout_s=cell_timeout_s,
+        on_cells=on_cells,
+        before_shutdown=lambda state: children.wait(record, ending, abandon=state.error is not None),
+    )
+    with suppress(papermill.PapermillExecutionError):  # what it says is in `state` already, and truer
+        papermill.execute_notebook(
+            what.source.node,
+            None,
+            parameters=dict(what.given),
+            engine_name=ENGINE,
+            kernel_name=KERNEL,
+            language="python",
+            progress_bar=False,
+            state=state,
+        )
+    return _finish(record, state, ending)
+
+
+def _finish(record: Record, state: Any, ending: Ending) -> tuple[str, dict[str, Any] | None]:
+    """Stop what is left, judge the children, write HTML and pictures."""
+    children.stop_pools(record.id)
+    if ending.reason is not None and state.error is None:
+        state.fail("", "", "", None)
+    error = _located(state.error)
+    bad = children.bad_child(record)
+    if bad is not None:
+        if error is None:
+            state.status, error = "failed", bad
+        else:
+            error |= {key: bad[key] for key in ("rank", "host", "signal", "step") if bad.get(key) is not None}
+    if state.node is not None:
+        outputs.pictures(state.node, record.figures_dir)
+        try:
+            outputs.to_html(record.path / "notebook.ipynb", record.path / "notebook.html")
+        except Exception as problem:
+            if error is None:
+                message = f"the notebook ran, but it can't be shown as HTML: {problem}"
+                state.status, error = "failed", {"type": type(problem).__name__, "message": message}
+    return state.status, error
+
+
+def _located(error: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """An error that a rank raised keeps its own type, with rank, host and step apart."""
+    if error is None:
+        return None
+    match = _ON_A_RANK.fullmatch(error["message"])
+    if match is None:
+        return dict(error)
+    rank, host, step, type_, message = match.groups()
+    found = {"rank": int(rank), "host": host, "step": int(step) if step else None, "type": type_, "message": message}
+    return {**error, **found}
+
+
+def _environment(record: Record) -> dict[str, str]:
+    return {
+        **os.environ,
+        PARENT_VARIABLE: str(record.path),
+        children.BATCH_VARIABLE: record.id,
+        LOG_VARIABLE: str(record.path / "logs" / "notebook.log"),
+        "SCIML_RUNS": str(record.path.parent),
+        # A picture that a plotting library sends to a window is lost.
+        "MPLBACKEND": os.environ.get("MPLBACKEND", "module://matplotlib_inline.backend_inline"),
+    }
+
+
+def _kernel_command() -> list[str]:
+    """How the `sciml` kernel is started. Raises EnvironmentNotFitError when there is none, or another environment's."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    mend = "run: sciml kernel install --sys-prefix"
+    try:
+        manager: Any = NotebookClient(nbformat.v4.new_notebook(), kernel_name="sciml").create_kernel_manager()
+        argv = list(manager.kernel_spec.argv)
+    except Exception as error:  # NoSuchKernel is jupyter_client's, which only `jupyter` knows
+        raise EnvironmentNotFitError(f"the kernel 'sciml' can't be used: {error}; {mend}") from error
+    if os.path.realpath(argv[0]) != os.path.realpath(sys.executable) or _prefix(argv[0]) != _prefix(sys.executable):
+        raise EnvironmentNotFitError(
+            f"the kernel 'sciml' is of another environment: it runs {argv[0]}, this is {sys.executable}; {mend}"
+        )
+    return argv
+
+
+def _prefix(executable: str) -> Path:
+    """The environment of an interpreter; a venv's is a link to one that several share."""
+    return Path(os.path.realpath(Path(executable).parent.parent))

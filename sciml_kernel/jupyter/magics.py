@@ -1,0 +1,146 @@
+"""`%pool`, `%%ranks`, `%runs`. They parse and hand on; `%px` and `%ipcluster` stay ipyparallel's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
+
+from sciml_kernel.errors import NotFoundError, UsageError
+from sciml_kernel.jupyter import arguments
+from sciml_kernel.jupyter.arguments import HelpShown, parse
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from sciml_kernel.pool import Pool
+
+__all__ = ["SciMLMagics"]
+
+
+@magics_class
+class SciMLMagics(Magics):
+    """The pool in use is the one that `%pool start` or `%pool attach` named last, else the newest live one."""
+
+    _pool: Pool | None = None
+
+    @line_magic
+    def pool(self, line: str) -> Any:
+        """%pool start -n 4 | status | list | attach [NAME] | restart | stop | logs RANK"""
+        try:
+            options = parse(arguments.POOL, line)
+        except HelpShown:
+            return None
+        return getattr(self, f"_{options.command}")(options)
+
+    @cell_magic
+    def ranks(self, line: str, cell: str) -> None:
+        """%%ranks [-t 0,2] [--timeout S] [--quiet]: run the cell on the ranks; a rank that fails, fails the cell."""
+        try:
+            options = parse(arguments.RANKS, line)
+        except HelpShown:
+            return
+        printer = None if options.quiet else RankPrinter()
+        try:
+            self._find(options.pool).execute(cell, options.targets, options.timeout, printer)
+        finally:
+            if printer is not None:
+                printer.close()
+
+    @line_magic
+    def runs(self, line: str) -> Any:
+        """%runs [RUN]: every run, newest first; or one as text."""
+        from sciml_kernel import records
+
+        try:
+            options = parse(arguments.RUNS, line)
+        except HelpShown:
+            return None
+        if options.run is None:
+            return records.list_runs()
+        return print(records.show(records.find(options.run)))
+
+    def _find(self, name: str | None) -> Pool:
+        from sciml_kernel.pool import Pool
+
+        if name is not None:
+            return Pool.attach(name)
+        if self._pool is None or self._pool.state == "stopped":
+            self._pool = Pool.attach()
+        return self._pool
+
+    def _start(self, options: Namespace) -> Pool:
+        from sciml_kernel.pool import Pool
+
+        self._pool = Pool.start(
+            options.n,
+            options.launcher,
+            options.name,
+            options.keep,
+            options.ttl or None,
+            options.oversubscribe,
+        )
+        return self._pool
+
+    def _attach(self, options: Namespace) -> Pool:
+        from sciml_kernel.pool import Pool
+
+        self._pool = Pool.attach(options.name)
+        return self._pool
+
+    def _status(self, options: Namespace) -> Any:
+        pool = self._find(options.name)
+        print(repr(pool).strip("<>"))
+        return pool.report()
+
+    def _list(self, options: Namespace) -> Any:
+        from sciml_kernel.pool import Pool
+
+        return Pool.list()
+
+    def _restart(self, options: Namespace) -> Pool:
+        return self._find(options.name).restart(n=options.n)
+
+    def _stop(self, options: Namespace) -> None:
+        try:
+            pool = self._find(options.name)
+        except NotFoundError:
+            if options.name is None:
+                return print("there is no live pool")
+            raise
+        pool.stop()
+        self._pool = None
+        return print(f"pool {pool.name!r} is stopped")
+
+    def _logs(self, options: Namespace) -> None:
+        if options.lines is not None and options.lines < 1:
+            raise UsageError(f"%pool logs: --lines must be at least 1, got {options.lines}")
+        rank = int(options.rank) if options.rank.isdigit() else options.rank
+        print(self._find(options.name).logs(rank, lines=options.lines))
+
+
+class RankPrinter:
+    """Prints what ranks print, by whole lines, each with its rank: lines of two ranks never mix."""
+
+    def __init__(self) -> None:
+        self._parts: dict[int, str] = {}
+
+    def __call__(self, rank: int, stream: str, text: str) -> None:
+        *lines, rest = (self._parts.get(rank, "") + text).split("\n")
+        if stream == "result" and rest:
+            lines, rest = [*lines, rest], ""
+        self._parts[rank] = rest
+        if lines:
+            print("".join(f"[rank {rank}] {_last_state(line)}\n" for line in lines), end="", flush=True)
+
+    def close(self) -> None:
+        """Print the lines that were begun."""
+        for rank, rest in sorted(self._parts.items()):
+            if rest:
+                print(f"[rank {rank}] {_last_state(rest)}", flush=True)
+        self._parts.clear()
+
+
+def _last_state(line: str) -> str:
+    """A progress bar writes one line many times, a carriage return between: keep the last."""
+    return line.rstrip("\r").rpartition("\r")[2]
