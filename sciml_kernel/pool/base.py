@@ -84,11 +84,9 @@ class BasePool(ABC):
         the rank, host and signal; RunTimeoutError after `timeout` seconds; UsageError for arguments that are not JSON.
         """
         if isinstance(fn_or_name, str):
-            call = self._begin(fn_or_name, "call", [fn_or_name, _json(fn_or_name, args, kwargs)], timeout=timeout)
-        else:
-            name = getattr(fn_or_name, "__qualname__", repr(fn_or_name))
-            call = self._begin(name, "call_object", [fn_or_name, args, kwargs], timeout=timeout)
-        return self._result(call)
+            return self._run(fn_or_name, "call", [fn_or_name, _json(fn_or_name, args, kwargs)], timeout=timeout)
+        name = getattr(fn_or_name, "__qualname__", repr(fn_or_name))
+        return self._run(name, "call_object", [fn_or_name, args, kwargs], timeout=timeout)
 
     def submit(self, name: str, *args: Any, publish: OnData | None = None, **kwargs: Any) -> Call:
         """Begin "module:function" with JSON arguments on every rank; return at once.
@@ -114,7 +112,7 @@ class BasePool(ABC):
         if wrong or (targets is not None and not targets):
             raise UsageError(f"targets {list(targets or ())} can't be used; write ranks from 0 to {n - 1}")
         ranks = sorted(set(targets)) if targets is not None else None
-        self._result(self._begin("cell", "execute", [code], ranks=ranks, timeout=timeout, on_output=on_output))
+        self._run("cell", "execute", [code], ranks=ranks, timeout=timeout, on_output=on_output)
 
     def interrupt(self, *, timeout: float = 10.0) -> None:
         """SIGINT to the engine process of each busy rank; return when the ranks have answered.
@@ -172,14 +170,17 @@ class BasePool(ABC):
             self._call = call
             return call.start(function, [*arguments])
 
-    def _result(self, call: Call) -> list[Any]:
-        """Wait; a KeyboardInterrupt goes to the ranks and comes back when they have answered."""
+    def _run(self, name: str, function: str, arguments: Sequence[Any], **options: Any) -> list[Any]:
+        """Begin and wait; a KeyboardInterrupt goes to the ranks and comes back when they have answered."""
+        earlier = self._call
         try:
-            return call.result()
+            return self._begin(name, function, arguments, **options).result()
         except KeyboardInterrupt:
-            call.interrupt()
-            if not call.wait(INTERRUPT_WAIT_S):
-                self.taint(self.measure().generation, f"{call.name} did not answer an interrupt")
+            call = self._call
+            if call is not None and call is not earlier and not call.done():
+                call.interrupt()
+                if not call.wait(INTERRUPT_WAIT_S):
+                    self.taint(self.measure().generation, f"{call.name} did not answer an interrupt")
             raise
 
     def _wait_ready(self) -> Health:

@@ -111,6 +111,14 @@ class Call:
         self._over = threading.Event()
 
     def start(self, function: str, arguments: list[Any]) -> Call:
+        """Send it and watch it, both in the call's own thread: a KeyboardInterrupt here can't leave it half sent."""
+        watch = threading.Thread(
+            target=self._watch, args=(function, arguments), name=f"pool call {self.name}", daemon=True
+        )
+        watch.start()
+        return self
+
+    def _send(self, function: str, arguments: list[Any]) -> None:
         for rank in self.ranks:
             self._link.send(
                 rank,
@@ -121,8 +129,6 @@ class Call:
                 on_text=self._take_text,
                 on_data=self._take_data,
             )
-        threading.Thread(target=self._watch, name=f"pool call {self.name}", daemon=True).start()
-        return self
 
     # -- what the caller asks -----------------------------------------------------------------------------------------
 
@@ -193,8 +199,9 @@ class Call:
 
     # -- the watch ----------------------------------------------------------------------------------------------------
 
-    def _watch(self) -> None:
+    def _watch(self, function: str, arguments: list[Any]) -> None:
         try:
+            self._send(function, arguments)
             self._error = self._outcome()
             if isinstance(self._error, RemoteError | None):
                 self._wait_until(lambda: len(self._idle) >= len(self._replies), 2.0)  # the last lines

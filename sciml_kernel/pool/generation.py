@@ -21,7 +21,7 @@ from sciml_kernel.pool.spec import PoolDir, PoolSpec
 
 __all__ = ["Generation"]
 
-SUSPENDED_LIMIT_S = 5.0
+SUSPENDED_LIMIT_S = 1.5  # the hub would give it up, without naming a signal, after 2.2 s
 
 
 class Generation:

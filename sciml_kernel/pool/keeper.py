@@ -102,7 +102,8 @@ class Keeper:
             self._end_engines()
             self._launch(self._start_deadline)
         elif trouble:
-            self._lose(f"start failed: {trouble}\n{self._engines.last_words([0])}".rstrip())
+            doubt = "" if wrong else f"; is {self._spec.mpiexec} of the MPI that mpi4py uses? `sciml doctor` checks it"
+            self._lose(f"start failed: {trouble}{doubt}\n{self._engines.last_words([0])}".rstrip())
         elif now > self._start_deadline:
             self._lose(f"start failed: after {self._spec.timeout_s:g} s {self._engines.missing()}")
 

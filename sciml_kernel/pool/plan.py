@@ -47,7 +47,7 @@ def make_spec(
     os.umask(umask)
     mpi = find_mpi()
     return PoolSpec(
-        name=check_name(name or free_name()),
+        name=check_name(free_name() if name is None else name),
         n=n,
         launcher=launcher,
         cores=cores,

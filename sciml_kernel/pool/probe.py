@@ -106,9 +106,9 @@ class _LogCopy:
 
 
 def _copy_output_to_log() -> None:
-    streams: tuple[Any, Any] = (sys.stdout, sys.stderr)
-    for stream in streams:
-        copy = getattr(stream, "_original_stdstream_copy", None)
-        if copy is not None:
-            file = os.fdopen(os.dup(copy), "w", encoding="utf-8", errors="replace", buffering=1)
-            stream.echo = _LogCopy(stream, file)
+    streams: list[tuple[Any, int]] = [(sys.stdout, 1), (sys.stderr, 2)]
+    for stream, number in streams:
+        # Where the stream watches the descriptor itself, the log is at its copy of the old one.
+        log = getattr(stream, "_original_stdstream_copy", None) or number
+        file = os.fdopen(os.dup(log), "w", encoding="utf-8", errors="replace", buffering=1)
+        stream.echo = _LogCopy(stream, file)
