@@ -22,7 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from sciml_kernel.errors import ParameterError, did_you_mean
 
-__all__ = ["Parameter", "as_json", "as_source", "declared", "read_file", "resolve"]
+__all__ = ["Parameter", "as_json", "as_source", "declared", "from_pairs", "read_file", "resolve"]
 
 TAG = "parameters"
 _MISSING = object()
@@ -85,7 +85,7 @@ def resolve(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Type the given values; return (given, all): the typed given ones, and all with the defaults that are literals.
 
-    given: values of any Python type, or texts from `-p` wrapped by `from_text`, or `read_file`'s. n_ranks: value of
+    given: values of any Python type, or texts from `from_pairs`, or `read_file`'s. n_ranks: value of
     the parameter `n_ranks`, from `-n`.
 
     Raises ParameterError naming the parameter: unknown (with the nearest name), no parameters cell, not its type.
@@ -116,9 +116,14 @@ def resolve(
     return typed, {name: {**rest, **typed}[name] for name in known if name in rest or name in typed}
 
 
-def from_text(text: str) -> Any:
-    """Mark a value as text whose meaning is decided by the parameter's type."""
-    return _Text(text)
+def from_pairs(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """Parameters of `-p NAME VALUE`: texts whose meaning the parameter's type decides. Raises for a name given twice."""
+    found: dict[str, Any] = {}
+    for name, text in pairs:
+        if name in found:
+            raise ParameterError(f"parameter {name} is given twice: {found[name].text!r} and {text!r}")
+        found[name] = _Text(text)
+    return found
 
 
 def read_file(path: str | Path) -> dict[str, Any]:

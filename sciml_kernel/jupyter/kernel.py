@@ -54,10 +54,11 @@ class _Log:
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        self._left = MOST_LOG_BYTES
 
     def write(self, text: str) -> int:
-        if os.fstat(self._fd).st_size < MOST_LOG_BYTES:
-            os.write(self._fd, text.encode("utf-8", "replace"))
+        if self._left > 0:
+            self._left -= os.write(self._fd, text.encode("utf-8", "replace"))
         return len(text)
 
     def flush(self) -> None:
