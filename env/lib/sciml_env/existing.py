@@ -48,7 +48,9 @@ def requirements(project: Path) -> list[str]:
 
 def _look(python: Path, project: Path) -> dict[str, list[list[str]]]:
     asked = json.dumps({"requirements": requirements(project), "tensorflows": TENSORFLOWS})
-    done = subprocess.run([str(python), "-c", LOOK, asked], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        [str(python), "-P", "-c", LOOK, asked], capture_output=True, text=True, stdin=subprocess.DEVNULL
+    )
     if done.returncode != 0:
         raise SetupError(f"{python} can't list its packages:\n{done.stderr.strip()[-600:]}")
     found: dict[str, list[list[str]]] = json.loads(done.stdout)

@@ -239,7 +239,7 @@ def _finish(
     record.write(prefix, "environment", record.environment(mpi=found_mpi, wheel=wheel, lock=lock, python=python))
     with step("Installing the Jupyter kernel `sciml`"):
         log.run(
-            [str(executable), "-m", "sciml_kernel.jupyter.kernelspec", "install", "--sys-prefix"],
+            [str(executable), "-P", "-m", "sciml_kernel.jupyter.kernelspec", "install", "--sys-prefix"],
             what="installing the kernel",
             env=environ,
         )

@@ -42,8 +42,9 @@ def check_ranks(python: Path, mpi: Mpi, log: Log, env: Mapping[str, str]) -> Non
         return
     begin = log.path.stat().st_size
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": env.get("CUDA_VISIBLE_DEVICES", "")}
+    # -P: a checkout in the current directory is not what was installed.
     log.run(
-        ["timeout", "-k", "10", "240", mpi.mpiexec, "-n", "2", str(python), "-c", PROGRAM],
+        ["timeout", "-k", "10", "240", mpi.mpiexec, "-n", "2", str(python), "-P", "-c", PROGRAM],
         what="starting two MPI ranks",
         env={**env, **ALLOWED, **quiet},
         hint="On a login node that forbids MPI: --no-rank-check. `sciml doctor` says more.",
