@@ -332,6 +332,7 @@ GOOD = {"mpi4py": "MPICH Version:\t5.0.2\nmore", "size": 2, "horovod": 2, "same"
     [
         ({}, None),
         ({"size": 1, "horovod": 1}, "a world of 1"),
+        ({"mpi4py": "MPICH Version: 5.0.2\0"}, None),  # Open MPI's strings come with their closing zero byte
         ({"same": False}, "number the ranks differently"),
         ({"mean": 1.0}, "came out as 1.0"),
         ({"mpi4py": "Open MPI v4.1.4"}, "mpi4py is on 'Open MPI v4.1.4', Horovod on 'MPICH Version: 5.0.2'"),

@@ -383,3 +383,14 @@ def test_a_skip_fails_in_ci_and_not_elsewhere(tmp_path: Path, project: Path) -> 
 def test_the_scripts_are_whole_and_executable(project: Path, name: str) -> None:
     assert os.access(project / name, os.X_OK)
     assert subprocess.run(["bash", "-n", str(project / name)]).returncode == 0
+
+
+def test_a_venv_keeps_its_options_also_when_the_set_up_failed(site: Site) -> None:
+    hub = Lock(site.clone / "env" / "lock" / "hub.txt")
+    (site.clone / "sciml_kernel/jupyter/kernelspec.py").write_text("raise SystemExit('no kernel')")
+    assert site.setup("--hub").returncode == 1
+    (site.clone / "sciml_kernel/jupyter/kernelspec.py").write_text(KERNELSPEC)
+    again = site.setup()
+    assert again.returncode == 0
+    assert "env/lock/hub.txt" in again.stdout
+    assert site.told("environment")["lock"] == {"name": "hub.txt", "sha256": hub.sha256}

@@ -57,7 +57,7 @@ def _open_log(cache: Path) -> Log:
 
 def _set_up(asked: Options, project: Path) -> int:
     start = time.monotonic()
-    asked = options.with_remembered(asked, record.read(asked.venv, "stamp").get("options", {}))
+    asked = options.with_remembered(asked, record.read(asked.venv, "options"))
     lock = _lock(asked, project)
     editable = tools.writable(project)
     wanted = record.fingerprint(asked, lock, project, editable=editable)
@@ -158,6 +158,8 @@ def _make(
             shutil.rmtree(venv)
         with step(f"Making the venv from {base.executable} ({base.text})"):
             installer.make_venv(venv, base, uv, log, environ)
+    # From here on a run without options goes on with these, also when this one fails.
+    record.write(venv, "options", asked.chosen())
     do = installer.Installer.for_venv(venv, base, lock, log=log, env=environ, uv=uv, offline=asked.offline)
     current = pythons.probe(venv / "bin" / "python")
     if current is None:
@@ -186,8 +188,7 @@ def _make(
         if not editable:
             note(f"{project} can't be written: the package was copied; run env/setup again after changes there")
     _finish(venv, current, found_mpi, wheel, lock, log, environ, check=asked.check_ranks, sys_prefix=venv)
-    stamp = {"fingerprint": wanted, "options": asked.chosen(), "python": current.text}
-    record.write(venv, "stamp", stamp)
+    record.write(venv, "stamp", {"fingerprint": wanted, "python": current.text})
 
 
 def _horovod(

@@ -85,8 +85,8 @@ def loaded_libmpi(ldd_output: str) -> str | None:
 
 
 def first_line(text: str) -> str:
-    """MPICH pads its first line with tabs and blanks: one blank will do."""
-    return re.sub(r"\s+", " ", text.strip().split("\n")[0]).strip()
+    """MPICH pads its first line with tabs, mpi4py leaves Open MPI's closing zero byte in: one blank will do."""
+    return re.sub(r"[\s\0]+", " ", text.strip().split("\n")[0]).strip()
 
 
 def ask_library(python: Path, libmpi: Path) -> str:
