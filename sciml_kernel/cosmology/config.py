@@ -22,8 +22,8 @@ class CosmoFlowConfig:
     """
 
     network: str = param("paper", "which member of the family", choices=("paper", "compact"))
-    channels: tuple[int, ...] = param((16, 32, 64, 128), "channels of each block (compact)", ge=1)
-    dense: tuple[int, ...] = param((128, 64), "units of the hidden dense layers (compact)", ge=1)
+    channels: tuple[int, ...] = param((8, 16, 32, 64), "channels of each block (compact)", ge=1)
+    dense: tuple[int, ...] = param((64,), "units of the hidden dense layers (compact)", ge=1)
     dropout: float = param(0.5, "share of units dropped before each dense layer", ge=0, lt=1)
     input_scaling: str = param(
         "mean",
