@@ -79,8 +79,11 @@ def wait_settled(directory: PoolDir, *, generation: int, timeout_s: float, keepe
         time.sleep(POLL_S)
 
 
-def end(directory: PoolDir, *, timeout_s: float = 3.0) -> None:
-    """Stop the pool whatever is left of it: afterwards there is no process, socket or file. Idempotent."""
+def end(directory: PoolDir, *, timeout_s: float = 3.0, child: int | None = None) -> None:
+    """Stop the pool whatever is left of it: afterwards there is no process, socket or file. Idempotent.
+
+    child: pid of a keeper that we started and that may not have written who it is yet.
+    """
     if not directory.path.is_dir():
         return
     state, spec = read_json(directory.state_path) or {}, directory.read_spec()
@@ -99,8 +102,9 @@ def end(directory: PoolDir, *, timeout_s: float = 3.0) -> None:
             _signal(keeper.pid, signal.SIGKILL)
     if spec is not None:
         kill_marked(spec.id)
-    if keeper is not None:
-        _reap(keeper.pid)
+    for pid in {keeper.pid if keeper is not None else child, child}:
+        if pid is not None:
+            _reap(pid)
     directory.remove()
 
 

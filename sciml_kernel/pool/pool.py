@@ -70,7 +70,7 @@ class Pool(BasePool):
         for text in launch.launcher(spec.launcher).check(spec):
             warnings.warn(text, UserWarning, stacklevel=2)
         spec, directory = plan.create_directory(spec, chosen=name is not None)
-        pool = cls(directory)
+        pool, keeper = cls(directory), None
         try:
             keeper = control.spawn_keeper(directory, spec)
             health = control.wait_settled(directory, generation=1, timeout_s=timeout + 10.0, keeper=keeper)
@@ -78,7 +78,7 @@ class Pool(BasePool):
                 reason = health.reason or tail(directory.log("keeper")) or f"it is {health.state} after {timeout:g} s"
                 raise PoolStartError(f"pool {spec.name!r}: {reason}")
         except BaseException:
-            control.end(directory)
+            control.end(directory, child=keeper)
             raise
         if not keep:
             _owned[directory.path] = pool

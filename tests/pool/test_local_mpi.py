@@ -362,3 +362,25 @@ def test_a_stopped_pool_is_no_zombie_of_its_starter(start: Start) -> None:
     keeper = _keeper(pool)
     pool.stop()
     assert ProcessId.of(keeper).start_ticks == 0  # not even an entry in the process table
+
+
+def test_an_interrupted_start_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C arrives before the keeper has written anything."""
+    from sciml_kernel.pool import control
+
+    keepers: list[int] = []
+    spawn = control.spawn_keeper
+
+    def spawn_and_note(*arguments: object) -> int:
+        keepers.append(spawn(*arguments))  # type: ignore[arg-type]
+        return keepers[0]
+
+    def interrupted(*_arguments: object, **_options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(control, "spawn_keeper", spawn_and_note)
+    monkeypatch.setattr(control, "wait_settled", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Pool.start(1)
+    assert list(pools_root().iterdir()) == []
+    assert ProcessId.of(keepers[0]).start_ticks == 0
