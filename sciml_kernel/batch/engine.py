@@ -7,12 +7,14 @@ apart, and the notebook on disk is whole at every moment.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+from jupyter_core.utils import ensure_event_loop
 from nbclient.exceptions import CellExecutionError, DeadKernelError
 from papermill.clientwrap import PapermillNotebookClient
 from papermill.engines import NBClientEngine, NotebookExecutionManager, papermill_engines
@@ -137,6 +139,7 @@ class _Client(PapermillNotebookClient):
             state.fail("failed", type(error).__name__, str(error), None)
         finally:
             state.ending.watch_kernel(None)
+            _close_loop()
         return self.nb
 
     def papermill_execute_cells(self) -> None:
@@ -261,6 +264,19 @@ def _get_message(client: Any) -> Any:
     from nbclient.util import run_sync
 
     return run_sync(client.kc.iopub_channel.get_msg)(timeout=0.3)
+
+
+def _close_loop() -> None:
+    """nbclient leaves its event loop to this thread, open, with three sockets."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        loop = ensure_event_loop()
+        for task in (tasks := asyncio.all_tasks(loop)):
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        loop.close()
+        asyncio.set_event_loop(None)
 
 
 def _kernel_pid(manager: Any) -> int | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import re
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from sciml_kernel.records import write_atomic
 __all__ = ["Streams", "pictures", "to_html", "write_notebook"]
 
 MOST_CHARACTERS = 200_000  # of one stream of one cell in the notebook; the record's log has all
-_LINE_REDRAWN = re.compile(r"[^\n\r]*\r+(?=[^\n\r])")
 
 
 def write_notebook(node: nbformat.NotebookNode, path: Path) -> None:
@@ -61,10 +59,21 @@ class Streams:
         if last is None or last.get("output_type") != "stream" or last.get("name") != output["name"]:
             outputs.append(output)
             last = output
+            before = ""
         else:
-            last["text"] += output["text"]
-        last["text"] = bounded(_LINE_REDRAWN.sub("", last["text"]))
+            before = last["text"]
+        whole, newline, begun = before.rpartition("\n")
+        fresh = begun + output["text"]
+        if "\r" in fresh:
+            fresh = "\n".join(map(_last_state, fresh.split("\n")))
+        last["text"] = bounded(whole + newline + fresh)
         return last
+
+
+def _last_state(line: str) -> str:
+    """What is seen of a line that was redrawn after carriage returns; one at its end says that the next text will."""
+    body = line.rstrip("\r")
+    return body.rpartition("\r")[2] + line[len(body) :]
 
 
 def bounded(text: str) -> str:

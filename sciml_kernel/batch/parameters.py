@@ -229,7 +229,8 @@ def _value(parameter: Parameter, value: Any) -> Any:
             typed = TypeAdapter(parameter.kind).validate_python(candidate)
         except ValidationError:
             continue
-        return typed
+        if _sound(parameter.kind, typed):  # pydantic reads the text "nan" as a number
+            return typed
     default = "" if parameter.default is ... else f" (default {parameter.default!r})"
     raise ParameterError(f"parameter {parameter.name} must be {_name(parameter.kind)}{default}, got {shown!r}")
 
