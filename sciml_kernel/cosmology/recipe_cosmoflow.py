@@ -21,6 +21,7 @@ from sciml_kernel.cosmology.symmetry import turned
 from sciml_kernel.data.batches import batches
 from sciml_kernel.data.stats import count_moments
 from sciml_kernel.data.universe import UniverseShards
+from sciml_kernel.errors import DataError
 from sciml_kernel.models import cosmoflow
 from sciml_kernel.models.cosmoflow_mlperf import mlperf
 from sciml_kernel.models.layers import CountScaling
@@ -29,6 +30,8 @@ __all__ = ["RECIPE", "RECIPE_MLPERF", "UniverseTask"]
 
 N_STATISTICS = 256
 """Training samples from which mean and spread of log(1 + counts) are taken: 256 of 32^3 are 8 million voxels."""
+N_RIDGE = 4096
+"""Most training samples of the ridge regression: a power spectrum each, and a few dozen features need no more."""
 
 
 class UniverseTask:
@@ -36,6 +39,7 @@ class UniverseTask:
 
     x: (batch, z, y, x, channel), int16, counts per voxel. y: (batch, parameter), float32, scaled targets:
     y = (physical - centre) / width. loss: "mae" or "mse" on scaled targets, mean over batch and parameters.
+    ridge: (validation sample, parameter), physical units, the ridge regression's answers; None: too few samples for one.
     """
 
     def __init__(
@@ -48,12 +52,13 @@ class UniverseTask:
         centre: np.ndarray,
         width: np.ndarray,
         loss: str,
+        ridge: np.ndarray | None = None,
     ) -> None:
         self.config, self.shards, self.split, self.model = config, shards, split, model
         self.n_train, self.n_validation = len(split.train), len(split.validation)
         self._centre, self._width = centre.astype(np.float32), width.astype(np.float32)
         self._loss = loss
-        self._ridge: np.ndarray | None = None
+        self._ridge = ridge
         self.input_spec = (
             tf.TensorSpec((None, *shards.shape), tf.int16),
             tf.TensorSpec((None, len(shards.parameters)), tf.float32),
@@ -108,9 +113,11 @@ class UniverseTask:
         log P(k), fitted on the same training samples. Both are relative errors on the same held-out samples."""
         y = self.shards.targets.astype(np.float64)
         train, true = y[self.split.train], y[self.split.validation]
-        self._ridge = targets.ridge_predictions(self.shards, train=self.split.train, test=self.split.validation)
+        answers = {"mean": targets.predict_the_mean(train, len(true))}
+        if self._ridge is not None:
+            answers["ridge"] = self._ridge
         found = []
-        for kind, predicted in (("mean", np.broadcast_to(train.mean(axis=0), true.shape)), ("ridge", self._ridge)):
+        for kind, predicted in answers.items():
             errors = targets.relative_error(true, predicted)
             found += [Metric(f"baseline/{kind}/{p}", float(e)) for p, e in zip(self.shards.parameters, errors, strict=True)]
         return found
@@ -125,6 +132,8 @@ class UniverseTask:
         for i, name in enumerate(self.shards.parameters):
             columns[f"true_{name}"] = self.shards.targets[samples, i].tolist()
             columns[f"predicted_{name}"] = predicted[:, i].tolist()
+            if self._ridge is not None:
+                columns[f"ridge_{name}"] = self._ridge[indices, i].tolist()
         return columns
 
     def _sample_loss(self, target: Any, prediction: Any) -> Any:
@@ -147,7 +156,8 @@ class _CosmoFlow:
         else:
             net = cosmoflow.compact(grid, channels, n_targets, blocks=model.channels, dense=model.dense, **common)
         centre, width = targets.z_scale(shards.parameters)
-        return UniverseTask(config, shards, split, net, centre=centre, width=width, loss="mae")
+        ridge = _ridge(shards, split, collective)
+        return UniverseTask(config, shards, split, net, centre=centre, width=width, loss="mae", ridge=ridge)
 
 
 class _CosmoFlowMLPerf:
@@ -164,7 +174,8 @@ class _CosmoFlowMLPerf:
             seed=config.train.seed,
         )
         low, high = np.array([(p.low, p.high) for p in shards.manifest.parameters]).T
-        return UniverseTask(config, shards, split, net, centre=(low + high) / 2, width=(high - low) / 2, loss="mse")
+        centre, width, ridge = (low + high) / 2, (high - low) / 2, _ridge(shards, split, collective)
+        return UniverseTask(config, shards, split, net, centre=centre, width=width, loss="mse", ridge=ridge)
 
 
 def _open(config: RunConfig) -> tuple[UniverseShards, Split]:
@@ -180,6 +191,30 @@ def _scaling(mode: str, shards: UniverseShards, split: Split) -> CountScaling:
     # every rank reads the same few samples: cheaper than agreeing on statistics, and the same for any rank count
     moments = count_moments(shards, split.train[:N_STATISTICS])
     return CountScaling("log1p", moments.mean, moments.std or 1.0)
+
+
+def _ridge(shards: UniverseShards, split: Split, collective: Collective) -> np.ndarray | None:
+    """Ridge regression on log P(k), the same on every rank; each rank computes its share of the spectra.
+
+    Raises DataError on every rank for a sample that can't be read on one: no rank is left waiting in the sum.
+    """
+    known = split.train[:: -(-len(split.train) // N_RIDGE)]
+    if len(known) < 3:
+        return None
+    samples = np.concatenate([known, split.validation])
+    features = np.zeros((len(samples), shards.shape[0] // 2 * shards.shape[-1]))
+    failure = ""
+    try:
+        for row in range(collective.rank, len(samples), collective.size):
+            counts, _ = shards.read(int(samples[row]))
+            features[row] = targets.log_power_features(counts, box_size_mpc_h=shards.manifest.box_size_mpc_h)
+    except DataError as error:
+        failure = str(error)
+    failures = [text for text in collective.gather_json(failure) if text]
+    if failures:
+        raise DataError(failures[0])
+    features = collective.sum_arrays({"features": features})["features"]
+    return targets.ridge(features[: len(known)], shards.targets[known], features[len(known) :])
 
 
 RECIPE = _CosmoFlow()
