@@ -1,4 +1,4 @@
-"""The two CosmoFlow recipes on a rank: universes in, parameters out. Imports TensorFlow; the parameters are in `config`.
+"""The two CosmoFlow recipes on a rank: universes in, parameters out. Imports TensorFlow; its parameters: `config`.
 
 Held out are whole simulations, so that no sub-volume of a training universe is ever validated on.
 """
@@ -39,7 +39,7 @@ class UniverseTask:
 
     x: (batch, z, y, x, channel), int16, counts per voxel. y: (batch, parameter), float32, scaled targets:
     y = (physical - centre) / width. loss: "mae" or "mse" on scaled targets, mean over batch and parameters.
-    ridge: (validation sample, parameter), physical units, the ridge regression's answers; None: too few samples for one.
+    ridge: (validation sample, parameter), physical units: answers of the ridge regression; None: too few samples.
     """
 
     def __init__(
@@ -74,7 +74,9 @@ class UniverseTask:
             samples = self.split.train[indices]
             x, y = self.shards.read_many(samples)
             if augment:
-                x = np.stack([turned(one, seed=seed, epoch=epoch, sample=int(i)) for one, i in zip(x, samples, strict=True)])
+                x = np.stack(
+                    [turned(one, seed=seed, epoch=epoch, sample=int(i)) for one, i in zip(x, samples, strict=True)]
+                )
             return x, (y - self._centre) / self._width
 
         return batches(read, plan, spec=self.input_spec)
@@ -119,7 +121,9 @@ class UniverseTask:
         found = []
         for kind, predicted in answers.items():
             errors = targets.relative_error(true, predicted)
-            found += [Metric(f"baseline/{kind}/{p}", float(e)) for p, e in zip(self.shards.parameters, errors, strict=True)]
+            found += [
+                Metric(f"baseline/{kind}/{p}", float(e)) for p, e in zip(self.shards.parameters, errors, strict=True)
+            ]
         return found
 
     def prediction_table(self, indices: np.ndarray, prediction: np.ndarray) -> dict[str, list[Any]]:

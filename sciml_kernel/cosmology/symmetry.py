@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 __all__ = ["SYMMETRIES", "apply", "turned"]
 
-SYMMETRIES: tuple[tuple[tuple[int, int, int], tuple[int, ...]], ...] = tuple(
+SYMMETRIES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = tuple(
     (order, mirrored)
     for order in itertools.permutations((0, 1, 2))
     for n in range(4)
