@@ -49,6 +49,7 @@ class Manifest:
     a sample, Mpc/h. n_particles: particles a side. redshifts: one a channel. cosmology: constants that no sample
     changes. simulations: id of the simulation that each sample is cut from; a split never parts one. seeds: seed of the
     initial phases, one a sample. targets: physical parameters, one row a sample, in the order of `parameters`.
+    request: the arguments that it was made with, so that the same call can see that it is done.
     """
 
     format: str
@@ -67,6 +68,7 @@ class Manifest:
     seeds: tuple[int, ...]
     targets: tuple[tuple[float, ...], ...]
     made_with: dict[str, str] = dataclasses.field(default_factory=dict)
+    request: dict[str, Any] = dataclasses.field(default_factory=dict)
     schema: str = SCHEMA
 
     @property
