@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.fft
@@ -56,35 +57,57 @@ def power_spectrum(
         raise UsageError("shot_noise can be subtracted from counts only: a contrast does not say how many particles")
 
     n = volume.shape[0]
-    square = np.abs(scipy.fft.rfftn(contrast)) ** 2 * (box**3 / n**6)
-    full = np.rint(np.fft.fftfreq(n) * n)
-    half = np.arange(n // 2 + 1)
+    shells = _shells(n)
+    transform = scipy.fft.rfftn(contrast)
+    square = transform.real**2 + transform.imag**2
     if window == "ngp":
         # Here k_i L / 2N = pi m_i / N, and numpy's sinc(x) is sin(pi x) / (pi x).
+        full, half = np.fft.fftfreq(n), np.arange(n // 2 + 1) / n
         for m in (full[:, None, None], full[:, None], half):
-            square /= np.sinc(m / n) ** 2
-    radius = np.sqrt(full[:, None, None] ** 2 + full[:, None] ** 2 + half**2)
-    # rfftn holds one of each conjugate pair, except in the planes m_x = 0 and (n even) m_x = n/2, where it holds both.
-    weight = np.where((half == 0) | (2 * half == n), 1, 2)
-    weight = np.broadcast_to(weight, radius.shape).ravel()
-    shell = np.floor(radius + 0.5).astype(np.int64).ravel()
-    shells = slice(1, n // 2 + 1)
-    modes = np.bincount(shell, weight)[shells]
-    k = np.bincount(shell, weight * radius.ravel())[shells] / modes * (2 * np.pi / box)
-    power = np.bincount(shell, weight * square.ravel())[shells] / modes
+            square /= np.sinc(m) ** 2
+    square *= shells.weight
+    total = np.bincount(shells.number, square.ravel(), minlength=n // 2 + 1)[1 : n // 2 + 1]
+    power = total / shells.modes * (box**3 / n**6)
     if shot_noise and n_particles is not None:
         power = power - box**3 / n_particles
+    k = shells.radius * (2 * np.pi / box)
 
     done = [f"window {window} divided out" if window else "window left in"]
     done.append("Poisson shot noise subtracted" if shot_noise else "shot noise left in")
     return xr.Dataset(
         {
             "power": ("k", power, {"units": "(Mpc/h)^3", "long_name": "P(k)", "comment": "; ".join(done)}),
-            "modes": ("k", modes.astype(np.int64), {"long_name": "Fourier modes in the shell"}),
+            "modes": ("k", shells.modes.copy(), {"long_name": "Fourier modes in the shell"}),
         },
         coords={"k": ("k", k, {"units": "h/Mpc", "long_name": "wave number"})},
         attrs={"box_size_mpc_h": box, "grid": n},
     )
+
+
+class _Shells(NamedTuple):
+    """Geometry of the shells 1..n // 2 on the modes of an `rfftn`.
+
+    number: (mode,), shell of each mode, flat. weight: (n // 2 + 1,): how many modes of the full transform stand for one
+    along the halved axis. modes, radius: (shell,): number of modes of the full transform, mean |m| of them.
+    """
+
+    number: NDArray[np.int64]
+    weight: NDArray[np.float64]
+    modes: NDArray[np.int64]
+    radius: NDArray[np.float64]
+
+
+@functools.lru_cache(maxsize=4)
+def _shells(n: int) -> _Shells:
+    full, half = np.rint(np.fft.fftfreq(n) * n), np.arange(n // 2 + 1)
+    radius = np.sqrt(full[:, None, None] ** 2 + full[:, None] ** 2 + half**2)
+    # rfftn holds one of each conjugate pair, except in the planes m_x = 0 and (n even) m_x = n/2, where it holds both.
+    weight = np.where((half == 0) | (2 * half == n), 1.0, 2.0)
+    number = np.floor(radius + 0.5).astype(np.int64).ravel()
+    inside = slice(1, n // 2 + 1)
+    modes = np.bincount(number, np.broadcast_to(weight, radius.shape).ravel())[inside]
+    mean = np.bincount(number, (weight * radius).ravel())[inside] / modes
+    return _Shells(number, weight, np.rint(modes).astype(np.int64), mean)
 
 
 def _contrast(volume: NDArray[Any], kind: str) -> tuple[NDArray[np.float64], float | None]:
