@@ -394,3 +394,48 @@ def test_a_venv_keeps_its_options_also_when_the_set_up_failed(site: Site) -> Non
     assert again.returncode == 0
     assert "env/lock/hub.txt" in again.stdout
     assert site.told("environment")["lock"] == {"name": "hub.txt", "sha256": hub.sha256}
+
+
+def _shut(clone: Path) -> None:
+    """Make the clone look as it does to a person who can only read it. (Root, as CI is, could write all the same.)"""
+    with (clone / "env" / "lib" / "sciml_env" / "tools.py").open("a") as file:
+        file.write(
+            "\n\n_anywhere = writable\n\n\ndef writable(directory):  # noqa: F811\n"
+            f"    return not Path(directory).is_relative_to({str(clone)!r}) and _anywhere(directory)\n"
+        )
+
+
+def test_a_second_user_of_a_shared_clone_has_nothing_to_do(site: Site, tmp_path: Path) -> None:
+    assert site.setup().returncode == 0
+    _shut(site.clone)
+    site.calls()
+    home = tmp_path / "second home"
+    home.mkdir()
+    done = site.setup(HOME=str(home))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "up to date" in done.stdout
+    assert (site.calls(), os.listdir(home)) == ([], [])
+
+
+def test_a_second_user_is_told_when_the_owner_must_act(site: Site) -> None:
+    assert site.setup().returncode == 0
+    _shut(site.clone)
+    lock = site.clone / "env/lock/cpu.txt"
+    lock.write_text(lock.read_text() + "\n# changed\n")
+    done = site.setup()
+    assert done.returncode == 3
+    assert "Ask its owner to run env/setup" in done.stderr
+
+
+def test_from_a_clone_that_cannot_be_written_the_package_is_copied(site: Site, tmp_path: Path) -> None:
+    _shut(site.clone)
+    site.venv = tmp_path / "my venv"
+    done = site.setup("--venv", str(site.venv))
+    assert done.returncode == 0, done.stderr
+    assert (site.venv / SITE / "sciml_kernel" / "__init__.py").exists()
+    assert not (site.venv / SITE / "project.pth").exists()
+    again = site.setup("--venv", str(site.venv))
+    assert "up to date" in again.stdout
+    (site.clone / "sciml_kernel" / "new.py").write_text("")
+    assert "ready in" in site.setup("--venv", str(site.venv)).stdout
+    assert (site.venv / SITE / "sciml_kernel" / "new.py").exists()

@@ -59,7 +59,8 @@ def _set_up(asked: Options, project: Path) -> int:
     start = time.monotonic()
     asked = options.with_remembered(asked, record.read(asked.venv, "options"))
     lock = _lock(asked, project)
-    editable = tools.writable(project)
+    # A person who only reads a shared clone uses what its owner installed, which is editable.
+    editable = record.is_editable(asked.venv) or tools.writable(project)
     wanted = record.fingerprint(asked, lock, project, editable=editable)
     if not asked.rebuild and record.up_to_date(asked, wanted):
         say(f"env/setup: {asked.venv} is up to date ({time.monotonic() - start:.1f} s)")

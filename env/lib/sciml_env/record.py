@@ -17,7 +17,17 @@ from sciml_env.mpi import Mpi
 from sciml_env.options import Options
 from sciml_env.pythons import Python
 
-__all__ = ["environment", "fingerprint", "place", "read", "remove", "source_digest", "up_to_date", "write"]
+__all__ = [
+    "environment",
+    "fingerprint",
+    "is_editable",
+    "place",
+    "read",
+    "remove",
+    "source_digest",
+    "up_to_date",
+    "write",
+]
 
 SETUP_VERSION = 1  # raise it when an existing venv must go through the steps again
 
@@ -82,6 +92,11 @@ def fingerprint(options: Options, lock: Lock, project: Path, *, editable: bool) 
         "paths": [str(project), str(options.venv)],
         "options": options.chosen(),
     }
+
+
+def is_editable(venv: Path) -> bool:
+    """Whether the finished set-up of this venv reads the package from the clone rather than from a copy."""
+    return bool(read(venv, "stamp").get("fingerprint", {}).get("sources") == "")
 
 
 def up_to_date(options: Options, wanted: Mapping[str, Any]) -> bool:
