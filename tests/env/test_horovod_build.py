@@ -234,6 +234,21 @@ def test_the_library_is_read_from_what_the_linker_says(printed: str, path: str |
     assert mpi.loaded_libmpi(printed) == path
 
 
+@pytest.mark.parametrize(
+    ("said", "vendor"),
+    [
+        ("MPICH Version: 5.0.2", "mpich"),
+        ("Intel(R) MPI Library 2021.11 for Linux* OS", "mpich"),
+        ("MVAPICH2 Version : 2.3.7", "mpich"),
+        ("MPI VERSION : CRAY MPICH version 8.1.25.17 (ANL base 3.4a2)", "mpich"),
+        ("Open MPI v4.1.4, package: Debian OpenMPI", "openmpi"),
+        ("Fake MPI 1.0", None),
+    ],
+)
+def test_the_vendor_is_read_from_what_the_library_says(said: str, vendor: str | None) -> None:
+    assert mpi.Mpi("system", "", None, "", said).vendor == vendor
+
+
 def test_the_sites_compiler_is_not_the_one_of_the_activated_venv(tmp_path: Path) -> None:
     for name in ("venv/bin", "site/bin"):
         (tmp_path / name).mkdir(parents=True)

@@ -18,6 +18,8 @@ import pytest
 from sciml_env import horovod, mpi, pythons
 from sciml_env.locks import Lock
 
+from sciml_kernel.pool.mpi import find_mpi
+
 BASE = Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info[1]}"
 SITE = f"lib/python3.{sys.version_info[1]}/site-packages"
 FAKE_UV = r"""
@@ -158,6 +160,7 @@ def test_the_record_names_the_mpi_of_the_venv(site: Site) -> None:
     assert told["schema"] == 1
     assert told["mpi"] == {
         "kind": "wheel",
+        "vendor": None,
         "mpiexec": str(site.venv / "bin" / "mpiexec"),
         "libmpi": str(site.venv / "lib" / "libmpi.so.12"),
         "library_version": "Fake MPI 12",
@@ -166,7 +169,9 @@ def test_the_record_names_the_mpi_of_the_venv(site: Site) -> None:
     assert told["lock"] == {"name": "cpu.txt", "sha256": lock.sha256}
     assert isinstance(told["horovod"], dict)
     assert told["horovod"]["version"] == "0.28.1"
-    assert told["horovod"]["built_with"]["tf"] == f"tensorflow-cpu {lock.version('tensorflow-cpu')}"
+    assert told["horovod"]["built_with"]["tf"] == lock.version("tensorflow-cpu")
+    # What the package itself makes of it.
+    assert find_mpi(str(site.venv)).mpiexec == str(site.venv / "bin" / "mpiexec")
 
 
 def test_everything_can_be_read_by_others(site: Site) -> None:

@@ -61,6 +61,14 @@ class Mpi:
     libmpi: str
     library_version: str
 
+    @property
+    def vendor(self) -> str | None:
+        """Whose options the launcher takes: "mpich" (and what is made from it) or "openmpi"; None: not known."""
+        text = self.library_version.lower()
+        if any(word in text for word in ("mpich", "intel(r) mpi", "mvapich")):
+            return "mpich"
+        return "openmpi" if "open mpi" in text else None
+
     def identity(self) -> str:
         """What the cached Horovod wheel depends on. Not for the wheel's MPI: see `wheel_identity`."""
         return f"{self.library_version} {os.path.realpath(self.libmpi)}"

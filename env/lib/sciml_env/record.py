@@ -113,10 +113,12 @@ def up_to_date(options: Options, wanted: Mapping[str, Any]) -> bool:
 
 def environment(*, mpi: Mpi, wheel: Wheel, lock: Lock | None, python: Python) -> dict[str, Any]:
     """The record that pools, `sciml doctor` and run records read."""
+    package, version = wheel.parts["tensorflow"].split()
     return {
         "schema": 1,
         "mpi": {
             "kind": mpi.kind,
+            "vendor": mpi.vendor,
             "mpiexec": mpi.mpiexec,
             "libmpi": mpi.libmpi,
             "library_version": mpi.library_version,
@@ -125,7 +127,8 @@ def environment(*, mpi: Mpi, wheel: Wheel, lock: Lock | None, python: Python) ->
             "version": wheel.parts["horovod"],
             "wheel_sha256": wheel.sha256,
             "built_with": {
-                "tf": wheel.parts["tensorflow"],
+                "tf": version,
+                "tf_package": package,
                 "mpi": wheel.parts["mpi"],
                 "patch_sha256": wheel.parts["patch_sha256"],
                 "gpu": wheel.parts["gpu"],
