@@ -36,7 +36,9 @@ def pictures(node: nbformat.NotebookNode, folder: Path) -> list[Path]:
     """Write every PNG among the outputs to `folder` as cell-<index>-<number>.png."""
     written: list[Path] = []
     for index, cell in enumerate(node.cells):
-        found = [output.data["image/png"] for output in cell.get("outputs", []) if "image/png" in output.get("data", {})]
+        found = [
+            output.data["image/png"] for output in cell.get("outputs", []) if "image/png" in output.get("data", {})
+        ]
         for number, text in enumerate(found, start=1):
             try:
                 data = base64.b64decode("".join(text))

@@ -13,6 +13,7 @@ import pathlib
 import types
 import typing
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -117,7 +118,7 @@ def resolve(
 
 
 def from_pairs(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """Parameters of `-p NAME VALUE`: texts whose meaning the parameter's type decides. Raises for a name given twice."""
+    """Parameters of `-p NAME VALUE`: texts whose meaning the parameter's type decides. Twice is refused."""
     found: dict[str, Any] = {}
     for name, text in pairs:
         if name in found:
@@ -142,9 +143,7 @@ def read_file(path: str | Path) -> dict[str, Any]:
         return {}
     if not isinstance(plain, dict) or not all(isinstance(name, str) for name in plain):
         raise ParameterError(f"parameter file {path} must hold 'name: value' lines, got {type(plain).__name__}")
-    return {
-        name: _Text(text[name], value) if isinstance(text[name], str) else value for name, value in plain.items()
-    }
+    return {name: _Text(text[name], value) if isinstance(text[name], str) else value for name, value in plain.items()}
 
 
 def as_source(value: Any) -> str:
@@ -212,8 +211,9 @@ def _kind_of(default: Any) -> Any:
         kinds = {type(item) for item in default}
         if kinds <= {int, float} and float in kinds:
             kinds = {float}
-        if len(kinds) == 1 and (item := kinds.pop()) in (int, float, bool, str):
-            return tuple[item, ...] if kind is tuple else types.GenericAlias(kind, (item,))
+        if len(kinds) == 1 and kinds <= {int, float, bool, str}:
+            item = kinds.pop()
+            return types.GenericAlias(kind, (item, ...) if kind is tuple else (item,))
     return kind
 
 
@@ -251,10 +251,8 @@ def _readings(kind: Any, value: Any) -> list[Any]:
         return [*found, value.text]
     words = {"true": True, "false": False, "null": None}
     text = value.text.strip()
-    try:
+    with suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         found.append(words[text.lower()] if text.lower() in words else ast.literal_eval(text))
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        pass
     return [*found, value.text]
 
 

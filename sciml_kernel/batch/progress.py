@@ -1,4 +1,4 @@
-"""What is seen while a notebook runs: one line a cell, and what the running cell prints. Plain lines, for log files too."""
+"""What is seen while a notebook runs: a line a cell, and what the cell prints. Plain lines, for log files too."""
 
 from __future__ import annotations
 

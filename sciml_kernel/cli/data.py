@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from sciml_kernel.cli.shared import Group, echo_json, json_option
+from sciml_kernel.cli.shared import Group, cancellable, echo_json, json_option
 from sciml_kernel.errors import DataError, NotFoundError
 
 
@@ -38,7 +38,8 @@ def cosmology(
     from sciml_kernel.cosmology.factory import make_universes
 
     shown = None if quiet or as_json else Progress()
-    make_universes(out, n_sims=n_sims, grid=grid, box_size_mpc_h=box_mpc_h, seed=seed, progress=shown)
+    with cancellable():
+        make_universes(out, n_sims=n_sims, grid=grid, box_size_mpc_h=box_mpc_h, seed=seed, fmt=format_, progress=shown)
     summary = _folder(out)
     if as_json:
         echo_json(summary)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Group", "cancellable", "echo_json", "echo_table", "json_option", "rows"]
 
+
 class Group(click.Group):
     """A wrong command names the nearest one."""
 

@@ -14,8 +14,8 @@ __all__ = ["POOL", "RANKS", "RUNS", "Arguments", "parse"]
 class Arguments(argparse.ArgumentParser):
     """argparse that raises. `-h` prints the help and raises `HelpShown`."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, allow_abbrev=False, **kwargs)
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**{**kwargs, "allow_abbrev": False})
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{self.prog}: {message}; {' '.join(self.format_usage().split())}")
@@ -54,7 +54,9 @@ def _ranks(text: str) -> list[int]:
 
 def _pool_parser() -> Arguments:
     parser = Arguments(prog="%pool", description="Pools of MPI ranks.")
-    commands = parser.add_subparsers(dest="command", metavar="start|status|list|attach|restart|stop|logs", required=True)
+    commands = parser.add_subparsers(
+        dest="command", metavar="start|status|list|attach|restart|stop|logs", required=True
+    )
     start = commands.add_parser("start", help="start a pool")
     start.add_argument("-n", type=int, default=4, help="ranks (default 4)")
     start.add_argument("--name")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from ipykernel.ipkernel import IPythonKernel
 from ipykernel.kernelapp import IPKernelApp
@@ -30,15 +30,14 @@ class SciMLKernel(IPythonKernel):
     implementation = "sciml_kernel"
     implementation_version = __version__
     banner = f"sciml_kernel {__version__}: %pool, %%ranks, %runs; `import sciml_kernel as sk`"
-    language_info: ClassVar[dict[str, Any]] = IPythonKernel.language_info
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         ownership.take_over(_connection_file())
         log = os.environ.get(LOG_VARIABLE)
         if log:
-            for stream in (sys.stdout, sys.stderr):
-                stream.echo = _Log(Path(log))  # type: ignore[attr-defined]  # ipykernel's OutStream
+            for stream in (sys.stdout, sys.stderr):  # ipykernel's OutStream here
+                stream.echo = _Log(Path(log))  # type: ignore[union-attr]
 
     def do_shutdown(self, restart: bool) -> Any:
         """Called by Jupyter, in the control thread: also while a cell runs."""

@@ -126,9 +126,10 @@ class RankPrinter:
         self._parts: dict[int, str] = {}
 
     def __call__(self, rank: int, stream: str, text: str) -> None:
-        *lines, rest = (self._parts.get(rank, "") + text).split("\n")
-        if stream == "result" and rest:
-            lines, rest = [*lines, rest], ""
+        begun = self._parts.get(rank, "")
+        if stream == "result":  # a line of its own
+            begun, text = begun + "\n" if begun else "", text.rstrip("\n") + "\n"
+        *lines, rest = (begun + text).split("\n")
         self._parts[rank] = rest
         if lines:
             print("".join(f"[rank {rank}] {_last_state(line)}\n" for line in lines), end="", flush=True)

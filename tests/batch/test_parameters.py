@@ -54,7 +54,7 @@ def given(name: str, text: str) -> Any:
         ("name", "3", "3"),
         ("name", "True", "True"),
         ("name", "None", "None"),
-        ("name", "it's \"quoted\" \\n", "it's \"quoted\" \\n"),
+        ("name", 'it\'s "quoted" \\n', 'it\'s "quoted" \\n'),
         ("run_id", "0012", "0012"),
         ("run_id", "1e5", "1e5"),
         ("sizes", "(4, 8, 16)", (4, 8, 16)),

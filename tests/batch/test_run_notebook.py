@@ -247,7 +247,7 @@ def test_progress_shows_cells_and_their_output_as_plain_lines(kernel: None, fold
 def test_bad_input_leaves_nothing(kernel: None, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notebook = write_notebook(folder / "n.ipynb", "1", parameters="epochs = 1")
     (folder / "broken.ipynb").write_text("{")
-    with pytest.raises(NotFoundError, match="did you mean 'n.ipynb'"):
+    with pytest.raises(NotFoundError, match=r"did you mean 'n\.ipynb'"):
         run_notebook(folder / "m.ipynb")
     with pytest.raises(UsageError, match="no notebook"):
         run_notebook(folder / "broken.ipynb")
