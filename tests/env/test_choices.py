@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from sciml_env import existing, installer, options, pythons, tools
+from sciml_env.locks import Lock
 from sciml_env.main import _check_venv_place
 from sciml_env.say import UNFIT, USAGE, SetupError
 
@@ -153,6 +154,21 @@ def test_with_nothing_to_make_a_venv_the_one_command_is_said() -> None:
 def test_an_old_uv_is_not_used(tools: Callable[[str, str], Path], tmp_path: Path, said: str, found: bool) -> None:
     tools("uv", f"echo '{said}'")
     assert (installer.find_uv({"PATH": str(tmp_path / "bin")}) is not None) is found
+
+
+def test_the_locked_uv_is_kept_for_a_set_up_without_network(tmp_path: Path, project: Path) -> None:
+    lock = Lock(project / "env" / "lock" / "cpu.txt")
+    inside = tmp_path / "venv" / "bin" / "uv"
+    inside.parent.mkdir(parents=True)
+    assert installer.kept_uv(tmp_path / "cache", lock) is None
+    installer.keep_uv(tmp_path / "cache", lock, tmp_path / "venv")  # pip was used: nothing to keep
+    assert installer.kept_uv(tmp_path / "cache", lock) is None
+    inside.write_text("#!/bin/sh\necho uv 0.9\n")
+    inside.chmod(0o755)
+    installer.keep_uv(tmp_path / "cache", lock, tmp_path / "venv")
+    kept = installer.kept_uv(tmp_path / "cache", lock)
+    assert kept is not None
+    assert Path(kept).read_text() == inside.read_text()
 
 
 # --- places

@@ -14,7 +14,7 @@ from sciml_env.locks import Lock
 from sciml_env.pythons import Python
 from sciml_env.say import Log, SetupError, note
 
-__all__ = ["Installer", "find_uv", "make_venv", "maker"]
+__all__ = ["Installer", "find_uv", "keep_uv", "kept_uv", "make_venv", "maker"]
 
 OLDEST_UV = (0, 5)
 TRIES = 4
@@ -32,6 +32,26 @@ def find_uv(environ: Mapping[str, str]) -> str | None:
         return None
     found = re.search(r"(\d+)\.(\d+)", done.stdout)
     return uv if done.returncode == 0 and found and (int(found[1]), int(found[2])) >= OLDEST_UV else None
+
+
+def _kept(cache: Path, lock: Lock) -> Path:
+    return cache / "bin" / f"uv-{lock.version('uv')}"
+
+
+def kept_uv(cache: Path, lock: Lock) -> str | None:
+    """The locked uv that an earlier set-up kept: with it a new venv needs no network."""
+    kept = _kept(cache, lock)
+    return str(kept) if os.access(kept, os.X_OK) else None
+
+
+def keep_uv(cache: Path, lock: Lock, venv: Path) -> None:
+    """Keep the uv that was installed into this venv."""
+    kept, inside = _kept(cache, lock), venv / "bin" / "uv"
+    if inside.exists() and not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        new = kept.with_name(f".{kept.name}.{os.getpid()}")
+        shutil.copy2(inside, new)
+        new.rename(kept)
 
 
 def maker(python: Python, uv: str | None) -> str:

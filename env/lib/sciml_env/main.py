@@ -126,7 +126,7 @@ def _make(
     say(f"env/setup: {venv}, packages of env/lock/{lock.path.name}, MPI: {asked.mpi}; log {log.path}")
 
     base, keep = _base(asked, environ)
-    uv = installer.find_uv(environ)
+    uv = installer.find_uv(environ) or installer.kept_uv(cache, lock)
     if not keep:
         installer.maker(base, uv)
         tools.check_disk(venv)
@@ -178,6 +178,7 @@ def _make(
                 mpi.unpoint_mpi4py(venv)
             do.install_locked(requirements, what="installing the locked packages")
             record.write(venv, "installed", mark)
+            installer.keep_uv(cache, lock, venv)
 
     found_mpi = site_mpi or mpi.wheel_mpi(venv)
     if site_mpi:
