@@ -8,6 +8,7 @@ Run something
     `runs`           every run on disk, one row each
 Look at data
     `open_universe`  dark-matter volumes, lazy, as an xarray Dataset
+    `data_root`      where data sets lie that a notebook makes by itself
     `cosmology`      linear theory, simulator, power spectrum
     `views`          live curves, slices, spectra, comparisons
 Below
@@ -27,6 +28,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from sciml_kernel import config, cosmology, errors, metrics, records, views
     from sciml_kernel.cosmology import open_universe
+    from sciml_kernel.data.folders import data_root
     from sciml_kernel.pool import Pool
     from sciml_kernel.session import Run, runs, train
 
@@ -35,6 +37,7 @@ __all__ = [
     "Run",
     "config",
     "cosmology",
+    "data_root",
     "errors",
     "metrics",
     "open_universe",
@@ -47,7 +50,12 @@ __all__ = [
 __getattr__, __dir__, _ = lazy_loader.attach(
     __name__,
     submodules=["config", "cosmology", "errors", "metrics", "records", "views"],
-    submod_attrs={"cosmology": ["open_universe"], "pool": ["Pool"], "session": ["Run", "runs", "train"]},
+    submod_attrs={
+        "cosmology": ["open_universe"],
+        "data.folders": ["data_root"],
+        "pool": ["Pool"],
+        "session": ["Run", "runs", "train"],
+    },
 )
 
 

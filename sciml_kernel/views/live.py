@@ -1,0 +1,182 @@
+"""`LivePlot`: the training figure, redrawn in place while the run goes on.
+
+It reads the history, which comes from the record, and so shows the same when the notebook is reloaded or another
+process looks at a run. The display is registered from outside (`register_display`): this module knows no IPython and
+works without it, then leaving only the PNG.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import xarray as xr
+
+from sciml_kernel.views.plot import Plot, write_png
+from sciml_kernel.views.training import latest, training_curves
+
+__all__ = ["Display", "LivePlot", "register_display"]
+
+log = logging.getLogger(__name__)
+
+_POLL_S = 0.5
+_SAME_CELL_S = 1.0
+_MAX_SHARE = 0.05  # of the time may go into drawing: the ranks need the cores
+
+
+class Display(Protocol):
+    """One output of a notebook cell that can be changed later, also from another thread. Takes MIME bundles."""
+
+    def show(self, bundle: dict[str, Any]) -> None: ...
+
+    def update(self, bundle: dict[str, Any]) -> None: ...
+
+
+_factory: Callable[[], Display] | None = None
+
+
+def register_display(factory: Callable[[], Display] | None) -> None:
+    """Say how live figures are shown: `factory()` makes one new output each time. None: not at all."""
+    global _factory
+    _factory = factory
+
+
+class LivePlot:
+    """Loss, learning rate and samples/s of a run that may still be going on.
+
+    read_history: returns the history so far (`Run.history`). is_over: True when no more will come. title: over the
+    figure. min_interval_s: at most one redraw in this time, and none without new numbers. png_path: file that always
+    holds the newest figure; replaced as a whole.
+
+    Made, it shows itself at once and goes on in a thread of its own, so that the cell may wait for the run. A figure
+    that can't be drawn is logged and tried again; it never breaks a run.
+    """
+
+    def __init__(
+        self,
+        read_history: Callable[[], xr.Dataset],
+        is_over: Callable[[], bool],
+        *,
+        title: str = "Training",
+        min_interval_s: float = 3.0,
+        png_path: str | Path | None = None,
+    ) -> None:
+        self.title = title
+        self.png_path = Path(png_path) if png_path is not None else None
+        self.min_interval_s = min_interval_s
+        self.n_drawn = 0
+        self.error: Exception | None = None
+        self._read_history = read_history
+        self._is_over = is_over
+        self._displays: list[Display] = []
+        self._lock = threading.RLock()
+        self._close = threading.Event()
+        self._done = threading.Event()
+        self._seen: tuple[int, ...] | None = None
+        self._draw_s = 0.0
+        self._png = b""
+        self._text = ""
+        self._draw(over=False)
+        self._shown_at = time.monotonic()
+        if _factory is not None:
+            self._show()
+        self._thread = threading.Thread(target=self._follow, name=f"plot {title}", daemon=True)
+        self._thread.start()
+
+    @property
+    def text(self) -> str:
+        """The newest numbers in words; the figure's alt text."""
+        return self._text
+
+    def wait(self, timeout: float | None = None) -> LivePlot:
+        """Return when the run is over and the last figure is drawn and shown. Raises TimeoutError."""
+        if not self._done.wait(timeout):
+            raise TimeoutError(f"plot {self.title!r}: the run is not over after {timeout:g} s")
+        return self
+
+    def close(self) -> None:
+        """Draw what there is a last time and stop following."""
+        self._close.set()
+        self._thread.join()
+
+    def figure(self) -> Plot:
+        """The figure of the history as it is now, to change or save elsewhere."""
+        return training_curves(self._read_history(), title=self.title)
+
+    def _follow(self) -> None:
+        last = time.monotonic()
+        while not self._close.wait(min(_POLL_S, max(self.min_interval_s, 0.02))):
+            over = self._is_over()  # asked before reading: what came before the end is in the last figure
+            if over:
+                break
+            if time.monotonic() - last >= max(self.min_interval_s, self._draw_s / _MAX_SHARE):
+                self._draw(over=False)
+                last = time.monotonic()
+        try:
+            self._draw(over=self._is_over())
+        finally:
+            self._done.set()
+
+    def _draw(self, *, over: bool) -> None:
+        """Redraw, write and show if there is something new; note a failure and go on."""
+        try:
+            history = self._read_history()
+            seen = (int(over), *(int(size) for size in history.sizes.values()), len(history.data_vars))
+            if seen == self._seen:
+                return
+            start = time.thread_time()
+            note = "(over)" if over else "(running)" if history.data_vars else "(waiting for the first numbers)"
+            plot = training_curves(history, title=self.title, note=note)
+            png = plot.png()
+            self._draw_s = time.thread_time() - start
+            if self.png_path is not None:
+                write_png(png, self.png_path)
+            with self._lock:
+                self._png, self._text, self._seen, self.error = (
+                    png,
+                    f"{self.title} {note}: {latest(history)}",
+                    seen,
+                    None,
+                )
+                self.n_drawn += 1
+                displays = list(self._displays)
+            for display in displays:
+                display.update(self._bundle())
+        except Exception as error:  # a view never breaks a run
+            self.error = error
+            log.warning("plot %s could not be drawn: %s: %s", self.title, type(error).__name__, error)
+
+    def _show(self) -> None:
+        assert _factory is not None
+        with self._lock:
+            display = _factory()
+            display.show(self._bundle())
+            self._displays.append(display)
+
+    def _bundle(self) -> dict[str, Any]:
+        with self._lock:
+            bundle: dict[str, Any] = {"text/plain": self._text or f"{self.title}: {self.error}"}
+            if self._png:
+                bundle["image/png"] = base64.b64encode(self._png).decode("ascii")
+            return bundle
+
+    def _ipython_display_(self) -> None:
+        # The last expression of the cell that made the plot: it is shown there already.
+        if _factory is None:
+            raise NotImplementedError  # IPython then takes _repr_mimebundle_
+        if time.monotonic() - self._shown_at > _SAME_CELL_S:
+            self._show()
+
+    def _repr_png_(self) -> bytes | None:
+        return self._png or None
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        return self._bundle(), {"image/png": {"alt": self._text}}
+
+    def __repr__(self) -> str:
+        return f"<LivePlot {self._text or self.title}>"

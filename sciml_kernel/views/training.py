@@ -1,0 +1,130 @@
+"""Loss, learning rate and samples per second of a run, live or finished."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+
+from sciml_kernel.views.plot import COLOURS, Plot, style
+
+__all__ = ["latest", "training_curves"]
+
+LEARNING_RATE = "train/learning_rate"
+_MAX_POINTS = 2000
+
+
+def _curve(history: xr.Dataset, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """(steps done, value) of one metric where it was reported; the mean over ranks where several reported."""
+    if name not in history:
+        return np.empty(0), np.empty(0)
+    values = history[name]
+    if "rank" in values.dims:
+        values = values.mean("rank")
+    axis = str(values.dims[0])
+    at = values["step"] if axis == "step" else values["step_of_epoch"]
+    keep = np.isfinite(values.to_numpy())
+    return at.to_numpy()[keep], values.to_numpy()[keep]
+
+
+def latest(history: xr.Dataset) -> str:
+    """The newest numbers in words, for readers who don't see the figure.
+
+    >>> latest(xr.Dataset())
+    'nothing reported yet'
+    """
+    parts = []
+    step, train = _curve(history, "train/loss")
+    if step.size:
+        parts.append(f"step {int(step[-1])}: train loss {train[-1]:.4g} (first {train[0]:.4g})")
+    _, validation = _curve(history, "val/loss")
+    if validation.size:
+        parts.append(
+            f"validation loss {validation[-1]:.4g} after {validation.size} epochs (best {validation.min():.4g})"
+        )
+    _, rate = _curve(history, "train/samples_per_s")
+    _, average = _curve(history, "train/samples_per_s_avg")
+    if rate.size:
+        words = f", {average[-1]:.3g} on average" if average.size else ""
+        parts.append(f"{rate[-1]:.3g} samples/s now{words}")
+    return "; ".join(parts) or "nothing reported yet"
+
+
+def _thin(*arrays: np.ndarray) -> list[np.ndarray]:
+    stride = max(1, -(-arrays[0].size // _MAX_POINTS))
+    return [array[::-1][::stride][::-1] for array in arrays]  # the newest point stays
+
+
+def _smooth(values: np.ndarray) -> np.ndarray:
+    """Exponential mean over about a fiftieth of the points, unbiased at the start."""
+    keep = 1 - 1 / max(2.0, values.size / 50)
+    weight = total = 0.0
+    smoothed = np.empty_like(values)
+    for i, value in enumerate(values):
+        total, weight = keep * total + value, keep * weight + 1
+        smoothed[i] = total / weight
+    return smoothed
+
+
+def _loss(axes: Axes, history: xr.Dataset) -> None:
+    step, loss = _curve(history, "train/loss")
+    at, validation = _curve(history, "val/loss")
+    if step.size:
+        step, loss, mean = _thin(step, loss, _smooth(loss))
+        axes.plot(step, loss, color=COLOURS["sky"], lw=0.8, alpha=0.8, label="training, each report")
+        axes.plot(step, mean, color=COLOURS["blue"], lw=1.8, label="training, smoothed")
+    if at.size:
+        axes.plot(at, validation, "o-", color=COLOURS["vermilion"], lw=1.2, ms=4.5, label="validation, each epoch")
+    positive = np.concatenate([loss, validation])
+    if positive.size and (positive > 0).all():
+        axes.set_yscale("log" if positive.max() > 10 * positive.min() else "linear")
+    if step.size or at.size:
+        axes.legend(loc="upper right")
+    axes.set_title("Loss", loc="left")
+    axes.set_xlabel("optimizer step")
+    axes.set_ylabel("loss (target units, z-scored)")
+
+
+def _learning_rate(axes: Axes, history: xr.Dataset) -> None:
+    step, rate = _curve(history, LEARNING_RATE)
+    if step.size:
+        axes.plot(*_thin(step, rate), color=COLOURS["green"], lw=1.6)
+        axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3))
+    axes.set_ylim(bottom=0)
+    axes.set_title("Learning rate", loc="left")
+    axes.set_xlabel("optimizer step")
+
+
+def _rate(axes: Axes, history: xr.Dataset) -> None:
+    step, rate = _curve(history, "train/samples_per_s")
+    at, average = _curve(history, "train/samples_per_s_avg")
+    if step.size:
+        axes.plot(*_thin(step, rate), color=COLOURS["orange"], lw=1.0, label="last interval")
+    if at.size:
+        axes.plot(*_thin(at, average), color=COLOURS["purple"], lw=1.8, label="average so far")
+    if step.size or at.size:
+        axes.legend(loc="lower right")
+    axes.set_ylim(bottom=0)
+    axes.set_title("Samples per second, all ranks", loc="left")
+    axes.set_xlabel("optimizer step")
+    axes.set_ylabel("samples/s")
+
+
+def training_curves(history: xr.Dataset, *, title: str = "Training", note: str = "") -> Plot:
+    """Loss (training against step, validation at its epochs), learning rate, and samples/s now and on average.
+
+    history: Dataset as `Run.history`; metrics that are missing leave an empty panel. note: words after the title.
+    """
+    numbers: Any = latest(history)
+    with style():
+        plot = Plot(9.5, 4.4, alt_text=f"{title}. {numbers}.")
+        grid = plot.add_gridspec(2, 2, width_ratios=[1.9, 1.0])
+        _loss(plot.add_subplot(grid[:, 0]), history)
+        _learning_rate(plot.add_subplot(grid[0, 1]), history)
+        _rate(plot.add_subplot(grid[1, 1]), history)
+        plot.suptitle(f"{title}  {note}\n{numbers}".strip(), fontsize=10, ha="left", x=0.01)
+        for axes in plot.axes:
+            axes.margins(x=0.02)
+    return plot
