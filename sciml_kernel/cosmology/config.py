@@ -27,7 +27,7 @@ class CosmoFlowConfig:
     dropout: float = param(0.5, "share of units dropped before each dense layer", ge=0, lt=1)
     input_scaling: str = param(
         "mean",
-        "what is done to the counts: divide by the volume's mean (paper), or log(1 + x) z-scored by training statistics",
+        "counts divided by the volume's mean (paper), or log(1 + x) z-scored by training statistics",
         choices=("mean", "log1p"),
     )
 
