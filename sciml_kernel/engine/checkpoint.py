@@ -81,7 +81,7 @@ class Checkpoints:
         """
         if self._rank != 0 or position == self._newest:
             return
-        arrays = [np.asarray(variable) for variable in (*steps.variables, *steps.seeds)]
+        arrays = [variable.numpy() for variable in (*steps.variables, *steps.seeds)]
         meta = {
             "format": _FORMAT,
             "position": dataclasses.asdict(position),
@@ -134,7 +134,7 @@ class Checkpoints:
 def read(path: Path) -> Snapshot:
     """Read and verify one file. Raises RecordError naming it if it is truncated, damaged or of another format."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             meta = json.loads(archive["meta"].tobytes())
             if meta["format"] != _FORMAT:
                 raise RecordError(f"checkpoint {path} has format {meta['format']}; this version reads {_FORMAT}")
@@ -163,7 +163,7 @@ def newest(directory: Path, *, say: Callable[[str], None]) -> Snapshot:
 
 def verify_equal(steps: Steps, position: Position, collective: Collective) -> None:
     """Compare weights, optimizer state and position over all ranks. Raises RecordError naming the ranks that differ."""
-    mine = state_hash([np.asarray(variable) for variable in steps.variables], position)
+    mine = state_hash([variable.numpy() for variable in steps.variables], position)
     hashes = collective.gather_json(mine)
     others = [rank for rank, value in enumerate(hashes) if value != hashes[0]]
     if others:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,8 +29,7 @@ class Steps:
         optimizer.build(self.model.trainable_variables)
         weights = {id(variable) for variable in self.model.weights}
         self._seeds = [v for v in self.model.variables if id(v) not in weights and v.dtype in ("int64", "uint32")]
-        self._train = tf.function(self._train_step, autograph=False)
-        self._validate = tf.function(self._validate_step, autograph=False)
+        self._train, self._validate = _compiled(self._train_step), _compiled(self._validate_step)
 
     @property
     def variables(self) -> list[Any]:
@@ -45,7 +45,7 @@ class Steps:
         """Give every rank the state of rank 0; then part the random generators, so that masks differ by rank."""
         self.collective.broadcast_variables([*self.variables, *self._seeds])
         for variable in self._seeds:
-            state = np.array(variable)
+            state = np.array(variable.numpy())
             state[0] += self.collective.rank * _SEED_STRIDE
             variable.assign(state)
 
@@ -73,7 +73,7 @@ class Steps:
         moving = [v for v in self.model.non_trainable_weights if str(v.dtype).startswith("float")]
         if self.collective.size == 1 or not moving:
             return
-        total = self.collective.sum_arrays({str(i): np.asarray(v, np.float64) for i, v in enumerate(moving)})
+        total = self.collective.sum_arrays({str(i): np.asarray(v.numpy(), np.float64) for i, v in enumerate(moving)})
         for i, variable in enumerate(moving):
             variable.assign(total[str(i)] / self.collective.size)
 
@@ -100,6 +100,13 @@ class Steps:
         check_shapes(y, prediction)
         sums = self.task.validation_sums(y, prediction, weight)
         return sums, tf.cast(prediction, tf.float32), self.collective.sum_in_graph(stop)
+
+
+def _compiled(step: Callable[..., Any]) -> Any:
+    function = tf.function(step, autograph=False)
+    # each training compiles its own; several in one process look to TensorFlow like one that is compiled in vain
+    function._omit_frequent_tracing_warning = True
+    return function
 
 
 def check_shapes(target: Any, prediction: Any) -> None:
