@@ -178,8 +178,8 @@ def _make(
                 mpi.unpoint_mpi4py(venv)
             do.install_locked(requirements, what="installing the locked packages")
             record.write(venv, "installed", mark)
-            installer.keep_uv(cache, lock, venv)
 
+    installer.keep_uv(cache, lock, venv)
     found_mpi = site_mpi or mpi.wheel_mpi(venv)
     if site_mpi:
         mpi.point_mpi4py(venv, site_mpi)
