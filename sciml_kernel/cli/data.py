@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +35,9 @@ def cosmology(
 ) -> None:
     """Universes with known cosmology: dark-matter counts per voxel, with a manifest."""
     from sciml_kernel.cosmology.factory import make_universes
+    from sciml_kernel.views.progress import ProgressLines
 
-    shown = None if quiet or as_json else Progress()
+    shown = None if quiet or as_json else ProgressLines("universes", write=click.echo)
     with cancellable():
         make_universes(out, n_sims=n_sims, grid=grid, box_size_mpc_h=box_mpc_h, seed=seed, fmt=format_, progress=shown)
     summary = _folder(out)
@@ -59,21 +59,6 @@ def inspect(path: Path, as_json: bool) -> None:
         echo_json(summary)
     else:
         _show(summary)
-
-
-class Progress:
-    """progress(done, total): a line at most every two seconds, and the last."""
-
-    def __init__(self) -> None:
-        self._begin = self._shown = time.monotonic()
-
-    def __call__(self, done: int, total: int, *more: Any) -> None:
-        now = time.monotonic()
-        if now - self._shown < 2.0 and done < total:
-            return
-        self._shown = now
-        rest = (now - self._begin) / max(done, 1) * (total - done)
-        click.echo(f"universe {done} of {total}" + (f", about {rest:.0f} s to go" if done < total else ""))
 
 
 def _folder(path: Path) -> dict[str, Any]:
