@@ -304,7 +304,7 @@ def test_everything_that_an_existing_environment_lacks_is_listed(
     for name in ("tensorflow>=2.21,<2.22", "mpi4py>=4", "ipyparallel>=9.0", "setuptools", "cmake>=3.21,<4"):
         assert name in text
     assert "environment.yml" in text
-    assert "-m pip install 'tensorflow>=2.21,<2.22'" in text
+    assert f"-m pip install --require-hashes -r '{project}/env/lock/cpu.txt'" in text
     assert "Nothing was changed" in text
 
 

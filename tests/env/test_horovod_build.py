@@ -304,6 +304,16 @@ def test_the_sites_mpi_is_asked_for_library_version_and_launcher(tmp_path: Path,
     )
 
 
+def test_a_site_whose_path_has_a_space_is_asked_too(tmp_path: Path, environ: dict[str, str]) -> None:
+    # As the wrappers do: their own directory, unquoted.
+    site = _fake_mpi(tmp_path / "my mpi", "echo world size 2; echo world size 2")
+    (site / "bin" / "mpicxx").write_text(
+        '#!/bin/sh\nd=${0%/bin/*}\nexec g++ "$@" $(echo "-I$d/include -L$d/lib -Wl,-rpath,$d/lib") -lmpi\n'
+    )
+    found = mpi.site_mpi(site, environ)
+    assert (found.libmpi, found.library_version) == (f"{site}/lib/libmpi.so.77", "Fake MPI 1.0")
+
+
 def test_a_launcher_of_another_mpi_is_refused(tmp_path: Path, environ: dict[str, str]) -> None:
     # Two worlds of size 1: what a launcher does with a program of another MPI.
     site = _fake_mpi(tmp_path / "mpi", 'shift 2; "$@"; "$@"')

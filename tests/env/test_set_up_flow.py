@@ -444,3 +444,12 @@ def test_from_a_clone_that_cannot_be_written_the_package_is_copied(site: Site, t
     (site.clone / "sciml_kernel" / "new.py").write_text("")
     assert "ready in" in site.setup("--venv", str(site.venv)).stdout
     assert (site.venv / SITE / "sciml_kernel" / "new.py").exists()
+
+
+def test_offline_without_uv_is_refused_before_the_venv_is_thrown_away(site: Site, tmp_path: Path) -> None:
+    assert site.setup().returncode == 0
+    (tmp_path / "bin" / "uv").unlink()
+    done = site.setup("--offline", "--rebuild")
+    assert done.returncode == 3
+    assert "run once online" in done.stderr
+    assert "up to date" in site.setup().stdout

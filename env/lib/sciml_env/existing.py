@@ -102,6 +102,8 @@ def check(path: Path, project: Path, environ: Mapping[str, str]) -> tuple[Python
     if lacking:
         listed = "".join(f"\n  {text:<40} {why}" for text, why in lacking)
         asked = " ".join(f"'{text}'" for text, _ in lacking)
+        if len(lacking) > 5:  # an environment without most of it: better the versions that were tested together
+            asked = f"--require-hashes -r '{project / 'env' / 'lock' / 'cpu.txt'}'"
         raise SetupError(
             f"{path} lacks what this project needs:{listed}\n"
             f"Install it (environment.yml has the conda names), for instance:\n  {path} -m pip install {asked}\n"

@@ -126,8 +126,14 @@ def _make(
     say(f"env/setup: {venv}, packages of env/lock/{lock.path.name}, MPI: {asked.mpi}; log {log.path}")
 
     base, keep = _base(asked, environ)
+    if record.read(venv, "installed"):
+        installer.keep_uv(cache, lock, venv)
     uv = installer.find_uv(environ) or installer.kept_uv(cache, lock)
     if not keep:
+        if asked.offline and uv is None:
+            raise SetupError(
+                f"--offline: no uv on PATH, and no earlier set-up kept one in {cache / 'bin'}; run once online"
+            )
         installer.maker(base, uv)
         tools.check_disk(venv)
     site_mpi = None
@@ -178,8 +184,8 @@ def _make(
                 mpi.unpoint_mpi4py(venv)
             do.install_locked(requirements, what="installing the locked packages")
             record.write(venv, "installed", mark)
+            installer.keep_uv(cache, lock, venv)
 
-    installer.keep_uv(cache, lock, venv)
     found_mpi = site_mpi or mpi.wheel_mpi(venv)
     if site_mpi:
         mpi.point_mpi4py(venv, site_mpi)

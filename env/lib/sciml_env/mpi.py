@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sciml_env.say import SetupError, note
+from sciml_env.tools import scratch_directory
 
 __all__ = ["ALLOWED", "Mpi", "ldd", "loaded_libmpi", "site_mpi", "wheel_identity", "wheel_mpi"]
 
@@ -162,11 +163,17 @@ def site_mpi(
 ) -> Mpi:
     """Ask the site's MPI what it is. Compiles and runs a small program; nothing is installed."""
     mpicxx = find_site_mpicxx(prefix, environ, not_in)
-    with tempfile.TemporaryDirectory(prefix="sciml-mpi-") as directory:
+    with tempfile.TemporaryDirectory(prefix="sciml-mpi-", dir=scratch_directory()) as directory:
         source, program = Path(directory) / "probe.cc", Path(directory) / "probe"
         source.write_text(PROBE)
+        # Wrappers hand paths to the compiler unquoted: one with a space is reached through a link without.
+        prefix_seen, link = Path(mpicxx).parents[1], Path(directory) / "mpi"
+        compiler = mpicxx
+        if " " in mpicxx:
+            link.symlink_to(prefix_seen)
+            compiler = str(link / "bin" / Path(mpicxx).name)
         built = subprocess.run(
-            [mpicxx, str(source), "-o", str(program)],
+            [compiler, str(source), "-o", str(program)],
             capture_output=True,
             text=True,
             env=dict(environ),
@@ -180,6 +187,8 @@ def site_mpi(
                 f"a program built with {mpicxx} does not find its libmpi.so; load the module whole, or set\n"
                 f"LD_LIBRARY_PATH to the lib directory of that MPI. ldd says:\n{ldd(program)}"
             )
+        if Path(libmpi).is_relative_to(link):
+            libmpi = str(prefix_seen / Path(libmpi).relative_to(link))
         said = subprocess.run(
             [str(program)], capture_output=True, text=True, timeout=60, env=dict(environ), stdin=subprocess.DEVNULL
         )
