@@ -167,7 +167,7 @@ def verify_equal(steps: Steps, position: Position, collective: Collective) -> No
     hashes = collective.gather_json(mine)
     others = [rank for rank, value in enumerate(hashes) if value != hashes[0]]
     if others:
-        raise RecordError(f"ranks {', '.join(map(str, others))} hold other weights than rank 0 after the load")
+        raise RecordError(f"after the load other weights than on rank 0 are on rank {', '.join(map(str, others))}")
 
 
 def _fill(snapshot: Snapshot, steps: Steps, order: Mapping[str, Any]) -> None:

@@ -215,7 +215,7 @@ def test_ranks_that_hold_other_weights_after_a_load_are_named(tmp_path: Path) ->
             return [value, value, "0" * 64] if isinstance(value, str) else [value] * 3
 
     toy.fit(tmp_path / "a", toy.make_config(epochs=1))
-    with pytest.raises(RecordError, match="ranks 2 hold other weights than rank 0"):
+    with pytest.raises(RecordError, match="other weights than on rank 0 are on rank 2"):
         toy.fit(
             tmp_path / "b",
             toy.make_config(epochs=2),
