@@ -252,24 +252,22 @@ class Run:
         if "val/loss" not in history:
             return shown
         epochs = history["val/loss"].dropna("epoch")
-        for i_epoch in range(shown, epochs.sizes["epoch"]):
-            row = history.sel(epoch=epochs["epoch"][i_epoch])
-            train_loss = _last(history.get("train/loss"), i_epoch, epochs.sizes["epoch"])
-            rate = _last(history.get("train/samples_per_s_avg"), i_epoch, epochs.sizes["epoch"])
+        for epoch in epochs["epoch"].values[shown:]:
             print(
-                f"epoch {int(row['epoch']) + 1:3d}  train loss {train_loss}  val loss {float(row['val/loss']):.4f}"
-                f"  {rate} samples/s",
+                f"epoch {int(epoch) + 1:3d}  train loss {_in_epoch(history, 'train/loss', epoch)}"
+                f"  val loss {float(epochs.sel(epoch=epoch)):.4f}"
+                f"  {_in_epoch(history, 'train/samples_per_s_avg', epoch)} samples/s",
                 flush=True,
             )
         return int(epochs.sizes["epoch"])
 
 
-def _last(values: Any, i_epoch: int, n_epochs: int) -> str:
-    """The newest value, for the newest epoch; older epochs have no exact counterpart on the step axis."""
-    if values is None or i_epoch != n_epochs - 1:
+def _in_epoch(history: xr.Dataset, name: str, epoch: int) -> str:
+    """The last value that a step of the epoch reported."""
+    if name not in history:
         return "   -  "
-    found = values.dropna("step")
-    return f"{float(found[-1]):.4g}" if found.sizes["step"] else "   -  "
+    found = history[name].values[(history["epoch_of_step"] == epoch).values & history[name].notnull().values]
+    return f"{found[-1]:<6.4g}" if found.size else "   -  "
 
 
 def _check_ranks(batch_size: int, n_ranks: int) -> None:

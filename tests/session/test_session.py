@@ -87,6 +87,7 @@ def test_each_epoch_is_printed_once_while_waiting(
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch")]
     assert [int(line.split()[1]) for line in lines] == [1, 2, 3]
     assert all("val loss 0.5000" in line for line in lines)
+    assert [line.split()[4] for line in lines] == ["1", "0.5", "0.3333"]  # each epoch's own training loss
 
 
 @pytest.mark.parametrize(
