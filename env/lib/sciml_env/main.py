@@ -161,7 +161,8 @@ def _make(
     if not keep:
         if venv.exists():
             # Without the mark of a finished installation, files of a package may be missing that pass for installed.
-            note(f"{venv} is not whole or of another Python: made anew (downloads are kept)")
+            why = "as asked" if asked.rebuild else "it is not whole, was moved, or is of another Python"
+            note(f"{venv} is made anew, {why} (downloads are kept)")
             shutil.rmtree(venv)
         with step(f"Making the venv from {base.executable} ({base.text})"):
             installer.make_venv(venv, base, uv, log, environ)
