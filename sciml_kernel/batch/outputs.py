@@ -28,6 +28,9 @@ def to_html(notebook: Path, target: Path) -> None:
     exporter = HTMLExporter(embed_images=True)
     exporter.log.setLevel("ERROR")  # it warns of pictures without alternative text
     node = nbformat.read(notebook, as_version=4)
+    for cell in node.cells:  # HoloViews leaves outputs that hold nothing, and the exporter warns of each
+        if "outputs" in cell:
+            cell.outputs = [output for output in cell.outputs if output.get("data", True)]
     text, _ = exporter.from_notebook_node(node, resources={"metadata": {"name": notebook.parent.name}})
     write_atomic(target, text)
 
