@@ -19,6 +19,18 @@ class CosmoFlowConfig:
     `network="paper"` is the published table (7,041,443 parameters at 128^3 x 1, 3 targets) and takes no other choice.
     `network="compact"` is ours for small boxes: SAME-padded 3^3 convolutions, batch normalisation and pooling, one
     block for each entry of `channels`.
+
+    Settings with which the compact network learns in 45 to 90 s on two ranks of one busy core each, from 800 universes
+    (a fifth held out) of 256 Mpc/h, 32^3 voxels and 8 particles a voxel: input_scaling="log1p", dropout=0, augment,
+    batch_size 16, epochs 12, learning_rate 4e-3 falling to 4e-5, schedule "cosine", warmup_epochs 1. Relative errors
+    over three seeds, beside ridge regression on log P(k) and predict-the-mean:
+
+        omega_m  0.049-0.052   ridge 0.060-0.063   mean 0.078-0.083
+        sigma_8  0.010-0.012   ridge 0.018-0.019   mean 0.049-0.053
+        n_s      0.022-0.024   ridge 0.023-0.025   mean 0.024-0.027: hardly there
+
+    The validation loss jumps in early epochs, as the moving statistics of batch normalisation lag behind weights that
+    move fast; it settles as the step size falls. Boxes of 128 Mpc/h say less: sigma_8 0.018-0.020 in 14 epochs.
     """
 
     network: str = param("paper", "which member of the family", choices=("paper", "compact"))
