@@ -8,6 +8,7 @@ from typing import Any
 
 from sciml_kernel.config.schema import check_fields, param
 from sciml_kernel.contracts import RecipeSpec
+from sciml_kernel.errors import ConfigError
 
 __all__ = ["COSMOFLOW", "COSMOFLOW_MLPERF", "CosmoFlowConfig", "CosmoFlowMLPerfConfig"]
 
@@ -45,6 +46,8 @@ class CosmoFlowConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, "model")
+        if not self.channels:
+            raise ConfigError("model.channels needs at least one block, got (); write channels=(8, 16, 32, 64)")
 
 
 @dataclass(frozen=True)

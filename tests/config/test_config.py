@@ -100,6 +100,7 @@ def test_a_later_layer_wins_and_the_source_of_each_value_is_known() -> None:
         ({"learning_rate": float("nan")}, r"optim.learning_rate must be > 0, got nan"),
         ({"validation_fraction": 1.0}, r"validation_fraction must be < 1, got 1.0"),
         ({"schedule": "cosin"}, r"schedule must be one of 'constant', 'linear', 'cosine', got 'cosin'"),
+        ({"channels": []}, r"model.channels needs at least one block, got \(\)"),
         ({"channels": [8, 0]}, r"model.channels must be >= 1, got \(8, 0\)"),
         ({"epochs": 2, "train.epochs": 2}, r"train.epochs is written twice"),
     ],
