@@ -256,6 +256,7 @@ def test_bad_input_leaves_nothing(kernel: None, folder: Path, monkeypatch: pytes
     with pytest.raises(UsageError, match="more than 0"):
         run_notebook(notebook, timeout_s=0)
     monkeypatch.setenv("JUPYTER_PATH", str(folder / "nowhere"))
+    monkeypatch.setattr("jupyter_core.paths.ENV_JUPYTER_PATH", [])  # env/setup puts the kernel into the environment
     with pytest.raises(EnvironmentNotFitError, match="sciml kernel install"):
         run_notebook(notebook)
     assert list(records.runs_root().iterdir()) == []
