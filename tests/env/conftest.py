@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).resolve().parents[2]
-if str(PROJECT / "env" / "lib") not in sys.path:
-    sys.path.insert(0, str(PROJECT / "env" / "lib"))
+for place in (PROJECT / "env" / "lib", PROJECT / "tests" / "env"):
+    if str(place) not in sys.path:
+        sys.path.insert(0, str(place))
 
 # What a shell script of ours may call; taken from this machine, so that PATH holds these and nothing else.
 COMMON = ("bash", "sh", "env", "dirname", "date", "mktemp", "rm", "mkdir", "cat", "touch", "ls", "uname", "ldd")
@@ -93,3 +94,6 @@ def run(bare_env: dict[str, str]) -> Iterator[Run]:
 
     yield go
     assert os.getcwd()  # a test that removes its own directory would break the next
+
+
+from site_of_tests import site  # noqa: E402, F401 - a fixture

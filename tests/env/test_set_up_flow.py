@@ -1,135 +1,17 @@
-"""`env/setup` from end to end, with a fake uv that "installs" in no time and a tiny library in the place of MPI.
-
-What is real: the shell script, the interpreter, the venv, the order of the steps, the dynamic linker, the files that
-are left. What is fake: the packages, Horovod's build (a wheel lies in the cache), mpiexec.
-"""
+"""`env/setup` from end to end, on the machine of `site_of_tests.py`."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-from sciml_env import horovod, mpi, pythons
 from sciml_env.locks import Lock
+from site_of_tests import KERNELSPEC, RANK, SITE, Result, Site
 
 from sciml_kernel.pool.mpi import find_mpi
-
-BASE = Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info[1]}"
-SITE = f"lib/python3.{sys.version_info[1]}/site-packages"
-FAKE_UV = r"""
-echo "uv $*" >> "$FAKE/calls"
-[ -z "${https_proxy:-}" ] || echo "proxy $https_proxy" >> "$FAKE/calls"
-case "$1 ${2:-}" in
-"--version "*) echo "uv 0.9.1" ;;
-"venv "*) for last; do :; done; exec "@BASE@" -m venv --without-pip "$last" ;;
-"pip install")
-  [ ! -e "$FAKE/break" ] || { rm "$FAKE/break"; echo "connection reset by peer"; exit 1; }
-  python=$4; venv=${python%/bin/python}
-  for last; do :; done
-  case "$*" in
-  *--require-hashes*)
-    [ ! -e "$FAKE/own_certificate" ] || [ -n "${UV_SYSTEM_CERTS:-}" ] || { echo "invalid peer certificate"; exit 2; }
-    cp "$last" "$FAKE/requirements.txt"
-    if grep -q '^mpich==' "$last"; then
-      cp "$FAKE/libmpi.so.12" "$venv/lib/"; ln -sf libmpi.so.12 "$venv/lib/libmpi.so"
-      cp "$FAKE/mpiexec" "$venv/bin/"; cp "$FAKE/mpiexec" "$venv/bin/mpicxx"
-    fi ;;
-  *.whl) mkdir -p "$venv/@SITE@/horovod/tensorflow"; cp "$FAKE/mpi_lib.so" "$venv/@SITE@/horovod/tensorflow/" ;;
-  *--editable*) echo "$last" > "$venv/@SITE@/project.pth" ;;
-  *) cp -r "$last/sciml_kernel" "$venv/@SITE@/" ;;
-  esac ;;
-"pip uninstall") echo gone ;;
-esac
-"""
-KERNELSPEC = """
-import pathlib, sys
-assert sys.argv[1:] == ["install", "--sys-prefix"], sys.argv
-target = pathlib.Path(sys.prefix) / "share/jupyter/kernels/sciml"
-target.mkdir(parents=True, exist_ok=True)
-(target / "kernel.json").write_text("{}")
-"""
-RANK = {"mpi4py": "Fake MPI 12", "size": 2, "horovod": 2, "same": True, "mean": 1.5}
-
-Result = subprocess.CompletedProcess[str]
-
-
-class Site:
-    """A clone of the project and a machine on which `env/setup` can run in a second."""
-
-    def __init__(self, clone: Path, fake: Path, run: Callable[..., Result], bare_env: dict[str, str]) -> None:
-        self.clone, self.fake, self._run = clone, fake, run
-        self.venv = clone / ".venv"
-        self.cache = Path(bare_env["HOME"]) / ".cache" / "sciml"
-
-    def setup(self, *options: str, **extra: str) -> Result:
-        environ = {"FAKE": str(self.fake), "SCIML_SETUP_RETRY_S": "0.01", **extra}
-        return self._run(self.clone / "env" / "setup", *options, extra=environ)
-
-    def calls(self) -> list[str]:
-        file = self.fake / "calls"
-        lines = file.read_text().splitlines() if file.exists() else []
-        file.unlink(missing_ok=True)
-        return [line for line in lines if line != "uv --version"]
-
-    def told(self, name: str) -> dict[str, object]:
-        value: dict[str, object] = json.loads((self.venv / "etc" / "sciml" / f"{name}.json").read_text())
-        return value
-
-
-@pytest.fixture
-def site(
-    tmp_path: Path, clone: Path, tools: Callable[[str, str], Path], run: Callable[..., Result], bare_env: dict[str, str]
-) -> Site:
-    fake = tmp_path / "fake"
-    fake.mkdir()
-    tools(BASE.name, f'exec "{BASE}" "$@"')
-    tools("uv", FAKE_UV.replace("@BASE@", str(BASE)).replace("@SITE@", SITE))
-    for name in ("cp", "ln", "grep", "timeout"):
-        found = shutil.which(name)
-        if found:
-            (tmp_path / "bin" / name).symlink_to(found)
-    # A library that only knows its version, and "Horovod" that is linked to it as the real one is.
-    (fake / "mpi.c").write_text(
-        "#include <string.h>\nint MPI_Get_library_version(char *t, int *n)"
-        ' { strcpy(t, "Fake MPI\\t12\\nmore"); *n = 11; return 0; }\n'
-    )
-    (fake / "lib.c").write_text(
-        "int MPI_Get_library_version(char *, int *);\nint f() { return MPI_Get_library_version(0, 0); }\n"
-    )
-    gcc = ["g++", "-x", "c", "-shared", "-fPIC"]
-    subprocess.run([*gcc, "-Wl,-soname,libmpi.so.12", "mpi.c", "-o", "libmpi.so.12"], cwd=fake, check=True)
-    subprocess.run(
-        [*gcc, "lib.c", "-x", "none", "libmpi.so.12", "-Wl,-rpath,$ORIGIN/../../../..", "-o", "mpi_lib.so"],
-        cwd=fake,
-        check=True,
-    )
-    (fake / "mpiexec").write_text("#!/bin/sh\n" + f"echo 'RANK {json.dumps(RANK)}'\n" * 2)
-    (fake / "mpiexec").chmod(0o755)
-    (clone / "sciml_kernel" / "jupyter" / "__init__.py").write_text("")
-    (clone / "sciml_kernel" / "jupyter" / "kernelspec.py").write_text(KERNELSPEC)
-    # Horovod was built before.
-    base = pythons.probe(BASE)
-    assert base is not None
-    lock = Lock(clone / "env" / "lock" / "cpu.txt")
-    parts = horovod.key_parts(
-        env_directory=clone / "env",
-        python=base,
-        tensorflow=f"tensorflow-cpu {lock.version('tensorflow-cpu')}",
-        mpi=mpi.wheel_identity(lock.version("mpich")),
-        gpu=False,
-        environ={},
-    )
-    wheel = fake / "horovod-0.28.1-cp3-none-any.whl"
-    wheel.write_bytes(b"wheel")
-    result = Site(clone, fake, run, bare_env)
-    horovod._put(result.cache, parts, wheel)
-    return result
 
 
 def test_a_fresh_clone_is_set_up_and_the_second_run_does_nothing(site: Site) -> None:
@@ -324,70 +206,6 @@ def test_wrong_options_end_with_2(clone: Path, run: Callable[..., Result], real_
         assert done.returncode == 2, options
         assert done.stdout == ""
     assert not (clone / ".venv").exists()
-
-
-# --- env/demo and env/test
-
-
-def _finished(site: Site) -> None:
-    assert site.setup().returncode == 0
-
-
-def test_demo_runs_the_tour_and_says_where_the_results_lie(site: Site) -> None:
-    _finished(site)
-    sciml = site.venv / "bin" / "sciml"
-    sciml.write_text(
-        '#!/bin/sh\necho "sciml $*"\nd="$SCIML_RUNS/r1"; mkdir -p "$d/figures"\n'
-        'touch "$d/record.json" "$d/notebook.ipynb" "$d/notebook.html" "$d/figures/density.png"\n'
-    )
-    sciml.chmod(0o755)
-    done = site._run(site.clone / "env" / "demo", "-p", "n_ranks", "2", cwd=site.fake)
-    assert done.returncode == 0, done.stderr
-    assert f"sciml batch {site.clone}/notebooks/00_tour.ipynb -p n_ranks 2" in done.stdout
-    for name in ("record    ", "notebook.html", "notebook.ipynb", "figures/density.png"):
-        assert name in done.stdout
-    assert str(site.clone / "papermill_runs" / "r1") in done.stdout
-
-
-@pytest.mark.parametrize("code", [1, 2, 130])
-def test_demo_ends_with_the_code_of_the_run(site: Site, code: int) -> None:
-    _finished(site)
-    (site.venv / "bin" / "sciml").write_text(f"#!/bin/sh\nexit {code}\n")
-    (site.venv / "bin" / "sciml").chmod(0o755)
-    done = site._run(site.clone / "env" / "demo")
-    assert done.returncode == code
-    assert f"failed (exit code {code})" in done.stdout
-
-
-def test_demo_and_test_stop_when_the_set_up_fails(site: Site) -> None:
-    shutil.rmtree(site.cache / "wheels")
-    for name in ("demo", "test"):
-        done = site._run(site.clone / "env" / name, extra={"FAKE": str(site.fake)})
-        assert done.returncode == 3
-        assert "g++" in done.stderr
-
-
-def test_a_skip_fails_in_ci_and_not_elsewhere(tmp_path: Path, project: Path) -> None:
-    (tmp_path / "test_it.py").write_text(
-        "import pytest\ndef test_a(): pass\ndef test_b(): pytest.skip('no browser')\n"
-        "@pytest.mark.xfail\ndef test_c(): assert False\n"
-    )
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", "."]
-    environ = {**os.environ, "PYTHONPATH": str(project / "env" / "lib")}
-    by_hand = subprocess.run([*command, "test_it.py"], cwd=tmp_path, capture_output=True, text=True)
-    assert by_hand.returncode == 0, by_hand.stdout
-    in_ci = subprocess.run(
-        [*command, "-p", "strict_skips", "test_it.py"], cwd=tmp_path, env=environ, capture_output=True, text=True
-    )
-    assert in_ci.returncode == 1
-    assert "no browser" in in_ci.stdout
-    assert "test_c" not in in_ci.stdout.split("counted as failures")[1]
-
-
-@pytest.mark.parametrize("name", ["env/setup", "env/demo", "env/test", "env/lock/update", ".ci/run"])
-def test_the_scripts_are_whole_and_executable(project: Path, name: str) -> None:
-    assert os.access(project / name, os.X_OK)
-    assert subprocess.run(["bash", "-n", str(project / name)]).returncode == 0
 
 
 def test_a_venv_keeps_its_options_also_when_the_set_up_failed(site: Site) -> None:
