@@ -124,6 +124,7 @@ class Run:
         self._reader = HistoryReader(record.metrics_path)
         self._error: BaseException | None = None
         self._over = threading.Event()
+        self._plots: list[LivePlot] = []
         if call is None:
             self._over.set()
         else:
@@ -137,6 +138,11 @@ class Run:
     @property
     def id(self) -> str:
         return self.record.id
+
+    @property
+    def figures_dir(self) -> Path:
+        """Where its figures are kept as PNG."""
+        return self.record.figures_dir
 
     @property
     def status(self) -> str:
@@ -180,6 +186,9 @@ class Run:
         except KeyboardInterrupt:
             self.interrupt()
             raise RunInterruptedError(f"run {self.id} was interrupted; resume() goes on from its checkpoint") from None
+        finally:
+            if self._over.is_set():
+                self._finish_plots()
         if progress:
             self._print_epochs(shown)
         self._raise_if_bad()
@@ -210,12 +219,14 @@ class Run:
         """Loss, learning rate and samples/s; redrawn in place while the run goes on, kept as a PNG in the record."""
         from sciml_kernel.views.live import LivePlot
 
-        return LivePlot(
+        plot = LivePlot(
             lambda: self.history,
             self._over.is_set,
             title=self.id,
-            png_path=self.record.figures_dir / "training.png",
+            png_path=self.figures_dir / "training.png",
         )
+        self._plots.append(plot)
+        return plot
 
     def __repr__(self) -> str:
         return f"<Run {self.id}: {self.status}>"
@@ -232,6 +243,12 @@ class Run:
                     self.record.close("interrupted" if hard else "failed", _as_error(error))
         finally:
             self._over.set()
+
+    def _finish_plots(self) -> None:
+        """Wait for the last redraw, so that the cell's figure does not go on saying "running"."""
+        while self._plots:
+            with contextlib.suppress(TimeoutError):
+                self._plots.pop().wait(10.0)
 
     def _raise_if_bad(self) -> None:
         state = self.record.read()

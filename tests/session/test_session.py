@@ -169,6 +169,20 @@ def test_the_stop_button_interrupts_the_run_and_is_an_error_in_the_cell(
     assert run.status == "interrupted"
 
 
+def test_the_figure_of_a_finished_run_does_not_say_that_it_is_running(
+    pool: FakePool, engine: Any, tmp_path: Path
+) -> None:
+    run = session.train("cosmoflow", data=tmp_path / "waits", pool=pool)
+    assert engine.started.wait(10)
+    plot = run.plot()
+    assert "(running)" in plot.text
+    run.interrupt()
+    with pytest.raises(RunInterruptedError):
+        run.wait()
+    assert "(over)" in plot.text
+    assert (run.figures_dir / "training.png").stat().st_size > 1000
+
+
 def test_a_time_limit_interrupts_the_run(pool: FakePool, tmp_path: Path) -> None:
     run = session.train("cosmoflow", data=tmp_path / "waits", pool=pool)
     with pytest.raises(RunTimeoutError, match=r"after 0\.3 s"):
