@@ -27,7 +27,7 @@ def count_statistics(ds: xr.Dataset, *, channel: int = 0) -> xr.Dataset:
     result = xr.Dataset(
         {
             "mean_counts": mean.assign_attrs(units="counts per voxel"),
-            "contrast_std": (np.sqrt(np.maximum(square - mean**2, 0.0)) / mean).assign_attrs(units=""),
+            "contrast_std": ((square - mean**2).clip(min=0.0) ** 0.5 / mean).assign_attrs(units=""),
             "empty_fraction": (counts == 0).mean(cube).assign_attrs(units=""),
         }
     )

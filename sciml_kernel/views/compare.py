@@ -42,7 +42,7 @@ def predicted_against_true(
     many = len(predictions) > 60
     with style():
         plot = Plot(
-            3.6 * len(names) + 0.2,
+            3.9 * len(names) + 0.2,
             4.3,
             alt_text=(
                 f"{title}: predicted against true parameters of {len(predictions)} samples, one panel a parameter. "
@@ -71,7 +71,7 @@ def predicted_against_true(
                 )
             axes.plot(true, predicted, "o", color=COLOURS["blue"], ms=4, alpha=0.55 if many else 0.9, label="network")
             axes.set_xlim(*ends)
-            axes.set_title(_title(name, errors), loc="left")
+            axes.set_title(_title(name, errors), loc="left", fontsize=9.5)
             axes.set_xlabel(f"true {parameter_label(name)}")
             axes.set_ylabel(f"predicted {parameter_label(name)}")
             axes.locator_params(nbins=5)

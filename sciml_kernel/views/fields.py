@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import xarray as xr
 from matplotlib.colors import LogNorm
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from sciml_kernel.errors import UsageError
 from sciml_kernel.views.plot import Plot, style
@@ -23,7 +24,7 @@ def slab(
     """
     if density.ndim != 3:
         raise UsageError(f"a slice needs dims (z, y, x), got {density.dims}; select one sample and one channel first")
-    z_dim, y_dim, x_dim = density.dims
+    z_dim, y_dim, x_dim = (str(dim) for dim in density.dims)
     n_z = density.sizes[z_dim]
     voxel = box_size_mpc_h / n_z
     centre = box_size_mpc_h / 2 if z_mpc_h is None else z_mpc_h
@@ -62,7 +63,7 @@ def density_slice(
     field = slab(density, box_size_mpc_h=box_size_mpc_h, thickness_mpc_h=thickness_mpc_h, z_mpc_h=z_mpc_h)
     values = field.to_numpy()
     positive = values[values > 0]
-    low, high = np.quantile(positive, [0.005, 0.999])
+    low, high = np.quantile(positive, [0.005, 0.999]) if positive.size else (0.5, 2.0)  # a slab may be all void
     low, high = min(low, 0.5), max(high, 2.0)
     z_from, z_to = field.attrs["z_from_mpc_h"], field.attrs["z_to_mpc_h"]
     with style():
@@ -70,8 +71,8 @@ def density_slice(
             6.0,
             5.0,
             alt_text=(
-                f"{title}: map of the dark matter density in a slab of {z_to - z_from:.3g} Mpc/h, from {values.min():.2g} "
-                f"to {values.max():.3g} times the mean. Bright knots and filaments enclose dark voids."
+                f"{title}: map of the dark matter density in a slab of {z_to - z_from:.3g} Mpc/h, from "
+                f"{values.min():.2g} to {values.max():.3g} times the mean. Bright knots and filaments enclose dark voids."
             ),
         )
         axes = plot.add_subplot()
@@ -87,6 +88,13 @@ def density_slice(
         axes.set_xlabel("x (Mpc/h)")
         axes.set_ylabel("y (Mpc/h)")
         axes.set_title(f"{title}\nmean over {z_from:.4g} < z < {z_to:.4g} Mpc/h, {values.shape[1]}² voxels", loc="left")
-        bar = plot.colorbar(image, ax=axes, extend="both")
+        bar = plot.colorbar(
+            image,
+            ax=axes,
+            extend="both",
+            ticks=LogLocator(subs=(1.0, 2.0, 5.0)),
+            format=FuncFormatter(lambda ratio, _: f"{ratio:g}"),
+        )
+        bar.ax.yaxis.set_minor_locator(NullLocator())
         bar.set_label("density / mean density")
     return plot

@@ -46,6 +46,15 @@ def register_display(factory: Callable[[], Display] | None) -> None:
     _factory = factory
 
 
+def _fingerprint(history: xr.Dataset) -> tuple[float, ...]:
+    """Changes with every new number, also with one for a step or an epoch that is there already."""
+    times = (history[name] for name in ("wall_time_s", "epoch_wall_time_s") if name in history.coords)
+    return (
+        *(float(history[name].count()) for name in history.data_vars),
+        *(float(time_s.max()) for time_s in times if time_s.size),
+    )
+
+
 class LivePlot:
     """Loss, learning rate and samples/s of a run that may still be going on.
 
@@ -77,7 +86,7 @@ class LivePlot:
         self._lock = threading.RLock()
         self._close = threading.Event()
         self._done = threading.Event()
-        self._seen: tuple[int, ...] | None = None
+        self._seen: tuple[float, ...] | None = None
         self._draw_s = 0.0
         self._png = b""
         self._text = ""
@@ -110,24 +119,37 @@ class LivePlot:
 
     def _follow(self) -> None:
         last = time.monotonic()
-        while not self._close.wait(min(_POLL_S, max(self.min_interval_s, 0.02))):
-            over = self._is_over()  # asked before reading: what came before the end is in the last figure
-            if over:
-                break
-            if time.monotonic() - last >= max(self.min_interval_s, self._draw_s / _MAX_SHARE):
-                self._draw(over=False)
-                last = time.monotonic()
         try:
-            self._draw(over=self._is_over())
+            while not self._close.wait(min(_POLL_S, max(self.min_interval_s, 0.02))):
+                if self._ended():  # asked before reading: what came before the end is in the last figure
+                    break
+                if time.monotonic() - last >= max(self.min_interval_s, self._draw_s / _MAX_SHARE):
+                    self._draw(over=False)
+                    last = time.monotonic()
+            self._draw(over=self._ended())
         finally:
             self._done.set()
+
+    def _ended(self) -> bool:
+        try:
+            return self._is_over()
+        except Exception as error:  # not known now; asked again
+            self._note(error)
+            return False
+
+    def _note(self, error: Exception) -> None:
+        """Log a failure once, not at every try."""
+        if repr(error) != repr(self.error):
+            log.warning("plot %s could not be drawn: %s: %s", self.title, type(error).__name__, error)
+        self.error = error
 
     def _draw(self, *, over: bool) -> None:
         """Redraw, write and show if there is something new; note a failure and go on."""
         try:
             history = self._read_history()
-            seen = (int(over), *(int(size) for size in history.sizes.values()), len(history.data_vars))
+            seen = (float(over), *_fingerprint(history))
             if seen == self._seen:
+                self.error = None
                 return
             start = time.thread_time()
             note = "(over)" if over else "(running)" if history.data_vars else "(waiting for the first numbers)"
@@ -148,8 +170,7 @@ class LivePlot:
             for display in displays:
                 display.update(self._bundle())
         except Exception as error:  # a view never breaks a run
-            self.error = error
-            log.warning("plot %s could not be drawn: %s: %s", self.title, type(error).__name__, error)
+            self._note(error)
 
     def _show(self) -> None:
         assert _factory is not None

@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from matplotlib import rc_context
+from matplotlib import rcParams, rcParamsDefault
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -64,16 +64,32 @@ def parameter_label(name: str) -> str:
     return _SYMBOLS.get(name.lower(), name)
 
 
+# What a figure's look hangs on. The rest (backend, key bindings, ...) is none of ours.
+_LOOKS = (
+    "axes", "errorbar", "figure", "font", "grid", "image", "legend", "lines", "markers", "mathtext", "patch", "path",
+    "savefig", "scatter", "text", "xaxis", "xtick", "yaxis", "ytick",
+)  # fmt: skip
+_OURS: dict[Any, Any] = {k: v for k, v in rcParamsDefault.items() if k.split(".")[0] in _LOOKS} | _STYLE
+
+
 class style:
-    """Context for drawing: our style and nobody else's settings, one thread at a time."""
+    """Context for drawing: matplotlib's defaults and our style over them, one thread at a time.
+
+    A reader's own settings have no part in our figures, and stay as they are. The settings belong to the whole process,
+    so one that is changed in another thread while a live figure is drawn must survive: only what is still ours is put
+    back. (`rc_context` would put back everything.)
+    """
 
     def __enter__(self) -> None:
         _LOCK.acquire()
-        self._context = rc_context(_STYLE)
-        self._context.__enter__()
+        now: dict[Any, Any] = rcParams
+        self._theirs = {key: now[key] for key, ours in _OURS.items() if now[key] != ours}
+        rcParams.update({key: _OURS[key] for key in self._theirs})
+        self._set = {key: now[key] for key in self._theirs}  # as matplotlib spells them
 
     def __exit__(self, *error: object) -> None:
-        self._context.__exit__(None, None, None)
+        now: dict[Any, Any] = rcParams
+        rcParams.update({key: theirs for key, theirs in self._theirs.items() if now[key] == self._set[key]})
         _LOCK.release()
 
 

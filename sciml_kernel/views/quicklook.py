@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import html
 from typing import Any
 
@@ -28,24 +27,35 @@ class Quicklook:
         self.still = still
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
-        import panel as pn
-
         bundle, metadata = self.still._repr_mimebundle_()
         image = (
             f'<figure><img alt="{html.escape(self.still.alt_text, quote=True)}" '
             f'src="data:image/png;base64,{bundle["image/png"]}">'
-            f"<figcaption>The first view, as a picture; above it the explorer, while a kernel runs.</figcaption></figure>"
+            "<figcaption>Above, while a kernel runs: the explorer. Here: its first samples as a picture.</figcaption>"
+            "</figure>"
         )
-        shown = pn.panel(self.widget)._repr_mimebundle_(include, exclude)
-        data, extra = shown if isinstance(shown, tuple) else (shown or {}, {})
+        data, extra = _rendered(self.widget)
         data = {**bundle, **data, "image/png": bundle["image/png"], "text/plain": self.still.alt_text}
         data["text/html"] = data.get("text/html", "") + image
         return data, {**metadata, **extra}
 
 
-def _mean_counts(density: xr.DataArray) -> float:
-    """Mean of one sample: what the colour scale needs, without reading the others."""
-    return max(float(density.mean(dtype=np.float64)), 1e-6)
+def _rendered(widget: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """MIME bundle and metadata of a HoloViews object; empty where no notebook can show it."""
+    import holoviews as hv
+    import panel as pn
+
+    if not (hv.extension._loaded or pn.extension._loaded):  # their scripts are loaded by notebooks only
+        return {}, {}
+    pane: Any = pn.panel(widget)
+    shown = pane._repr_mimebundle_(None, None)
+    return shown if isinstance(shown, tuple) else (shown or {}, {})
+
+
+def _top_counts(density: xr.DataArray) -> float:
+    """Upper end of the colour scale, the same for all views, from one slice: the others are not read."""
+    middle = density.isel(sample=0, z=density.sizes["z"] // 2)
+    return max(float(np.quantile(middle.to_numpy(), 0.999)), 1.0)
 
 
 def quicklook(ds: xr.Dataset, *, channel: int = 0, name: str = "density") -> Quicklook:
@@ -72,7 +82,7 @@ def quicklook(ds: xr.Dataset, *, channel: int = 0, name: str = "density") -> Qui
     n_sample, n_z, n_y, n_x = density.shape
     size = float(box) if box else float(n_x)
     y, x = ((np.arange(n) + 0.5) * size / n for n in (n_y, n_x))
-    top = float(np.log10(1 + 30 * _mean_counts(density.isel(sample=0))))
+    top = float(np.log10(1.0 + _top_counts(density)))
 
     def view(sample: int, z: int) -> Any:
         values = np.log10(1.0 + density.isel(sample=sample, z=z).to_numpy())
@@ -112,11 +122,12 @@ def _still(density: xr.DataArray, z: int, size: float, top: float, unit: str) ->
                 f"from {10 ** values.min() - 1:.0f} to {10 ** values.max() - 1:.0f}."
             ),
         )
+        plot.set_layout_engine("compressed")  # images keep their shape: no gaps, and the colour bar is as high as they
         for i, axes in enumerate(np.atleast_1d(plot.subplots(1, n, sharey=True))):
             image = axes.imshow(values[i], origin="lower", extent=(0, size, 0, size), cmap="inferno", vmin=0, vmax=top)
             axes.grid(False)
-            axes.set_title(f"sample {i}", loc="left")
+            axes.set_title(f"sample {i}, z = {(z + 0.5) * size / density.sizes['z']:.1f} {unit}", loc="left")
             axes.set_xlabel(f"x ({unit})")
         plot.axes[0].set_ylabel(f"y ({unit})")
-        plot.colorbar(image, ax=plot.axes).set_label("log10(1 + counts)")
+        plot.colorbar(image, ax=plot.axes).set_label("log10(1 + counts per voxel)", fontsize=9)
     return plot

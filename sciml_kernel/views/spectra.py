@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from sciml_kernel.errors import UsageError
 from sciml_kernel.views.plot import COLOURS, Plot, style
@@ -16,6 +18,13 @@ _CYCLE = ("blue", "vermilion", "green", "purple", "orange", "grey")
 _MARKERS = "osD^vP"
 
 Theory = Callable[[np.ndarray], np.ndarray]
+
+
+def _plain_ticks(axes: Axes) -> None:
+    """0.02, 0.05, 0.1... instead of powers: the range is often less than two decades."""
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda k, _: f"{k:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def power_spectra(
@@ -50,12 +59,13 @@ def power_spectra(
         bottom.axhline(1.0, color="black", lw=1)
         top.set_xscale("log")
         top.set_yscale("log")
+        _plain_ticks(bottom)
         top.set_ylabel("P(k)  (Mpc/h)³")
         top.set_title(title, loc="left")
-        top.legend(loc="lower left")
+        top.legend(loc="best")
         bottom.set_ylabel("measured / linear")
         bottom.set_xlabel("k  (h/Mpc)")
-        bottom.set_ylim(0, max(2.0, min(3.0, bottom.get_ylim()[1])))
+        bottom.set_ylim(0, max(1.5, min(3.0, bottom.get_ylim()[1])))
         plot.alt_text = (
             f"{title}: measured power against linear theory on the same axes, and their ratio below. Mean ratio on the "
             f"larger scales: {', '.join(worst)}. Bars are the expected scatter from the number of modes."

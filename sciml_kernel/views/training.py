@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+import textwrap
 
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from sciml_kernel.views.plot import COLOURS, Plot, style
 
@@ -14,6 +15,8 @@ __all__ = ["latest", "training_curves"]
 
 LEARNING_RATE = "train/learning_rate"
 _MAX_POINTS = 2000
+_FEW = 20  # so many points are marked: the first one is no line yet
+_LINE = 130  # characters that fit over the figure
 
 
 def _curve(history: xr.Dataset, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -57,6 +60,10 @@ def _thin(*arrays: np.ndarray) -> list[np.ndarray]:
     return [array[::-1][::stride][::-1] for array in arrays]  # the newest point stays
 
 
+def _marker(values: np.ndarray) -> str:
+    return "." if values.size <= _FEW else ""
+
+
 def _smooth(values: np.ndarray) -> np.ndarray:
     """Exponential mean over about a fiftieth of the points, unbiased at the start."""
     keep = 1 - 1 / max(2.0, values.size / 50)
@@ -68,13 +75,20 @@ def _smooth(values: np.ndarray) -> np.ndarray:
     return smoothed
 
 
+def _from_zero(axes: Axes) -> None:
+    top = max((float(np.max(line.get_ydata())) for line in axes.lines), default=0.0)
+    axes.set_ylim(0.0, 1.1 * top if top > 0 else 1.0)
+
+
 def _loss(axes: Axes, history: xr.Dataset) -> None:
     step, loss = _curve(history, "train/loss")
     at, validation = _curve(history, "val/loss")
     if step.size:
         step, loss, mean = _thin(step, loss, _smooth(loss))
-        axes.plot(step, loss, color=COLOURS["sky"], lw=0.8, alpha=0.8, label="training, each report")
-        axes.plot(step, mean, color=COLOURS["blue"], lw=1.8, label="training, smoothed")
+        axes.plot(
+            step, loss, color=COLOURS["sky"], lw=0.8, alpha=0.8, marker=_marker(step), label="training, each report"
+        )
+        axes.plot(step, mean, color=COLOURS["blue"], lw=1.8, marker=_marker(step), label="training, smoothed")
     if at.size:
         axes.plot(at, validation, "o-", color=COLOURS["vermilion"], lw=1.2, ms=4.5, label="validation, each epoch")
     positive = np.concatenate([loss, validation])
@@ -84,15 +98,15 @@ def _loss(axes: Axes, history: xr.Dataset) -> None:
         axes.legend(loc="upper right")
     axes.set_title("Loss", loc="left")
     axes.set_xlabel("optimizer step")
-    axes.set_ylabel("loss (target units, z-scored)")
+    axes.set_ylabel("loss")
 
 
 def _learning_rate(axes: Axes, history: xr.Dataset) -> None:
     step, rate = _curve(history, LEARNING_RATE)
     if step.size:
-        axes.plot(*_thin(step, rate), color=COLOURS["green"], lw=1.6)
+        axes.plot(*_thin(step, rate), color=COLOURS["green"], lw=1.6, marker=_marker(step))
         axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3))
-    axes.set_ylim(bottom=0)
+    _from_zero(axes)
     axes.set_title("Learning rate", loc="left")
     axes.set_xlabel("optimizer step")
 
@@ -101,12 +115,12 @@ def _rate(axes: Axes, history: xr.Dataset) -> None:
     step, rate = _curve(history, "train/samples_per_s")
     at, average = _curve(history, "train/samples_per_s_avg")
     if step.size:
-        axes.plot(*_thin(step, rate), color=COLOURS["orange"], lw=1.0, label="last interval")
+        axes.plot(*_thin(step, rate), color=COLOURS["orange"], lw=1.0, marker=_marker(step), label="last interval")
     if at.size:
-        axes.plot(*_thin(at, average), color=COLOURS["purple"], lw=1.8, label="average so far")
+        axes.plot(*_thin(at, average), color=COLOURS["purple"], lw=1.8, marker=_marker(at), label="average so far")
     if step.size or at.size:
         axes.legend(loc="lower right")
-    axes.set_ylim(bottom=0)
+    _from_zero(axes)
     axes.set_title("Samples per second, all ranks", loc="left")
     axes.set_xlabel("optimizer step")
     axes.set_ylabel("samples/s")
@@ -117,14 +131,17 @@ def training_curves(history: xr.Dataset, *, title: str = "Training", note: str =
 
     history: Dataset as `Run.history`; metrics that are missing leave an empty panel. note: words after the title.
     """
-    numbers: Any = latest(history)
+    numbers = latest(history)
     with style():
         plot = Plot(9.5, 4.4, alt_text=f"{title}. {numbers}.")
         grid = plot.add_gridspec(2, 2, width_ratios=[1.9, 1.0])
         _loss(plot.add_subplot(grid[:, 0]), history)
         _learning_rate(plot.add_subplot(grid[0, 1]), history)
         _rate(plot.add_subplot(grid[1, 1]), history)
-        plot.suptitle(f"{title}  {note}\n{numbers}".strip(), fontsize=10, ha="left", x=0.01)
+        lines = textwrap.wrap(f"{title}  {note}", _LINE) + textwrap.wrap(numbers, _LINE)
+        plot.suptitle("\n".join(lines), fontsize=10, ha="left", x=0.01)
         for axes in plot.axes:
             axes.margins(x=0.02)
+            axes.set_xlim(left=0)
+            axes.xaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
     return plot
