@@ -20,6 +20,9 @@ from sciml_kernel.pool.spec import PoolDir
 
 __all__ = ["Connection"]
 
+_HEAR_S = 5.0  # to hear a rank's output channel; without it calls still work, only their output may be late
+_RETRY_S = 0.25
+
 # What is called on the rank, as names: no code crosses the wire.
 _RANK_MODULE = "__import__('sciml_kernel.pool.rank', fromlist=['call'])"
 
@@ -32,6 +35,7 @@ class Connection:
 
     def __init__(self, directory: PoolDir, generation: int, n: int, *, timeout_s: float = 20.0) -> None:
         self.generation, self.n = generation, n
+        self._heard: set[int] = set()
         deadline = time.monotonic() + timeout_s
         try:
             self.client: Any = ipp.Client(
@@ -82,13 +86,29 @@ class Connection:
             future.add_done_callback(lambda done: on_reply(rank, _outcome(done)))
             future.output.add_done_callback(lambda _done: on_idle(rank))
 
+        self._hear(rank)
+        self._request(rank, f"{_RANK_MODULE}.{function}", arguments, hook)
+
+    def _hear(self, rank: int) -> None:
+        """Return when the rank's output arrives here. A subscription takes a moment to reach the rank, and what it
+        prints until then is lost: a pool that was just attached to would swallow the first lines."""
+        deadline = time.monotonic() + _HEAR_S
+        while rank not in self._heard and time.monotonic() < deadline:
+            futures: list[Any] = []
+            self._request(rank, "__import__('os').getpid", [], futures.append)
+            try:
+                futures[0].result(timeout=_HEAR_S)
+                futures[0].output.result(timeout=_RETRY_S)
+            except TimeoutError:
+                continue
+            except Exception:  # the rank is gone: the call itself says so, and better
+                return
+            self._heard.add(rank)
+
+    def _request(self, rank: int, function: str, arguments: list[Any], hook: Callable[[Any], None]) -> None:
         idents, _ = self.client._build_targets(rank)
         self.client.send_apply_request(
-            self.client._mux_stream,
-            ipp.Reference(f"{_RANK_MODULE}.{function}"),
-            arguments,
-            ident=idents[0],
-            message_future_hook=hook,
+            self.client._mux_stream, ipp.Reference(function), arguments, ident=idents[0], message_future_hook=hook
         )
         self.client.history.clear()  # it would grow with every call
 

@@ -16,8 +16,8 @@ from sciml_kernel.pool.doctor import Check, examine
 from sciml_kernel.pool.mpi import find_mpi
 from sciml_kernel.testing.notebooks import kernel_path
 
-FAST = ("_python", "_set_up", "_mpiexec", "_mpi_library", "_mpi_ranks", "_other_mpi", "_kernelspec", "_locking",
-        "_ports", "_state_folder", "_machine", "_ipyparallel")  # fmt: skip
+FAST = ("_python", "_set_up", "_mpiexec", "_mpi_library", "_mpi_ranks", "_other_mpi", "kernelspec", "locking",
+        "ports", "state_folder", "machine", "_ipyparallel")  # fmt: skip
 
 
 @pytest.fixture
@@ -133,30 +133,30 @@ def test_another_mpi_on_path_is_a_warning(some, tmp_path: Path, monkeypatch: pyt
 
 def test_a_missing_stale_or_foreign_kernelspec_fails(some, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JUPYTER_PATH", kernel_path(tmp_path))
-    assert some("_kernelspec")["kernelspec"].result == "ok"
+    assert some("kernelspec")["kernelspec"].result == "ok"
     spec = tmp_path / "share" / "jupyter" / "kernels" / "sciml" / "kernel.json"
     for interpreter, words in {"/gone/python": "can't be run", shutil.which("sh"): "another environment"}.items():
         spec.write_text(json.dumps({"argv": [interpreter]}))
-        found = some("_kernelspec")["kernelspec"]
+        found = some("kernelspec")["kernelspec"]
         assert found.result == "fail"
         assert words in found.found
         assert "sciml kernel install" in found.mend
     spec.write_text("{")
-    assert some("_kernelspec")["kernelspec"].result == "fail"
+    assert some("kernelspec")["kernelspec"].result == "fail"
 
 
 def test_no_kernelspec_fails(some, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import jupyter_core.paths
 
     monkeypatch.setattr(jupyter_core.paths, "jupyter_path", lambda *parts: [str(tmp_path)])
-    assert some("_kernelspec")["kernelspec"].result == "fail"
+    assert some("kernelspec")["kernelspec"].result == "fail"
 
 
 def test_a_state_folder_that_can_not_be_written_fails(some, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert some("_state_folder")["state folder"].result == "ok"
+    assert some("state_folder")["state folder"].result == "ok"
     (tmp_path / "file").touch()  # a file where a folder is due: also refused to root
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    found = some("_state_folder")["state folder"]
+    found = some("state_folder")["state folder"]
     assert found.result == "fail"
     assert "XDG_STATE_HOME" in found.mend
 
@@ -165,19 +165,19 @@ def test_a_state_folder_open_to_others_is_a_warning(some, tmp_path: Path, monkey
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     (tmp_path / "sciml" / "pools").mkdir(parents=True)
     (tmp_path / "sciml" / "pools").chmod(0o755)
-    assert some("_state_folder")["state folder"].result == "warn"
+    assert some("state_folder")["state folder"].result == "warn"
 
 
 def test_a_runs_folder_that_can_not_be_written_fails(some, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("SCIML_RUNS", str(tmp_path / "file" / "runs"))
-    assert some("_locking")["files in runs folder"].result == "fail"
+    assert some("locking")["files in runs folder"].result == "fail"
 
 
 def test_doctor_leaves_no_file(some, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("SCIML_RUNS", str(tmp_path / "runs"))
-    some("_locking", "_state_folder", "_ports", "_machine")
+    some("locking", "state_folder", "ports", "machine")
     assert list(tmp_path.iterdir()) == []
 
 

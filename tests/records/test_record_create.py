@@ -29,7 +29,8 @@ def test_the_id_is_time_name_and_the_first_of_the_digest(tmp_path: Path) -> None
     assert record.read()["digest"] == digest
 
 
-def test_a_new_record_has_every_field_of_the_design(tmp_path: Path) -> None:
+def test_a_new_record_has_every_field_of_the_design(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.prefix", str(tmp_path / "no-set-up"))  # an environment that env/setup did not make
     data = {"path": "/data/u", "size": 10, "sha256": "ab"}
     record = make(tmp_path, ranks=2, seeds={"train": 1}, data=data, launch=["mpiexec", "-n", "2"], extra={"pool": "p"})
     content = json.loads((record.path / "record.json").read_text())
