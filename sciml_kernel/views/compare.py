@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+from matplotlib.artist import Artist
 
 from sciml_kernel.errors import UsageError
 from sciml_kernel.views.plot import COLOURS, Plot, parameter_label, style
@@ -76,6 +77,8 @@ def predicted_against_true(
             axes.set_ylabel(f"predicted {parameter_label(name)}")
             axes.locator_params(nbins=5)
         plot.suptitle(f"{title}: {len(predictions)} samples", fontsize=10.5, ha="left", x=0.01)
-        handles, labels = panels[0].get_legend_handles_labels()
-        plot.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+        kinds: dict[str, Artist] = {}  # of all panels: a ridge may stand in some of them only
+        for axes in panels:
+            kinds |= {str(line.get_label()): line for line in axes.lines}
+        plot.legend(list(kinds.values()), list(kinds), loc="outside lower center", ncols=len(kinds))
     return plot

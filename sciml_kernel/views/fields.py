@@ -72,7 +72,8 @@ def density_slice(
             5.0,
             alt_text=(
                 f"{title}: map of the dark matter density in a slab of {z_to - z_from:.3g} Mpc/h, from "
-                f"{values.min():.2g} to {values.max():.3g} times the mean. Bright knots and filaments enclose dark voids."
+                f"{values.min():.2g} to {values.max():.3g} times the mean. "
+                "Bright knots and filaments enclose dark voids."
             ),
         )
         axes = plot.add_subplot()
