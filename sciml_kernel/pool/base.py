@@ -155,6 +155,7 @@ class BasePool(ABC):
                 what = health.call["name"] if health.call else "a call"
                 raise PoolBusyError(f"pool {self.name!r} is running {what}; wait for it, or interrupt() it")
             link = self._connect(health)
+            link.hear()
             hosts = {entry["report"]["rank"]: entry["report"]["host"] for entry in health.ranks}
             targets = [*ranks] if ranks is not None else [*range(link.n)]
             call = Call(

@@ -42,6 +42,9 @@ class Link(Protocol):
     generation: int
     n: int
 
+    def hear(self) -> None:
+        """Return when output of the ranks arrives; asked while no rank is in a call."""
+
     def send(
         self,
         rank: int,

@@ -20,7 +20,7 @@ from sciml_kernel.pool.spec import PoolDir
 
 __all__ = ["Connection"]
 
-_HEAR_S = 5.0  # to hear a rank's output channel; without it calls still work, only their output may be late
+_HEAR_S = 3.0  # to hear a rank's output channel; without it calls still work, only their output may be late
 _RETRY_S = 0.25
 
 # What is called on the rank, as names: no code crosses the wire.
@@ -35,7 +35,7 @@ class Connection:
 
     def __init__(self, directory: PoolDir, generation: int, n: int, *, timeout_s: float = 20.0) -> None:
         self.generation, self.n = generation, n
-        self._heard: set[int] = set()
+        self._heard = False
         deadline = time.monotonic() + timeout_s
         try:
             self.client: Any = ipp.Client(
@@ -86,24 +86,33 @@ class Connection:
             future.add_done_callback(lambda done: on_reply(rank, _outcome(done)))
             future.output.add_done_callback(lambda _done: on_idle(rank))
 
-        self._hear(rank)
         self._request(rank, f"{_RANK_MODULE}.{function}", arguments, hook)
 
-    def _hear(self, rank: int) -> None:
-        """Return when the rank's output arrives here. A subscription takes a moment to reach the rank, and what it
-        prints until then is lost: a pool that was just attached to would swallow the first lines."""
+    def hear(self) -> None:
+        """Return when the output of every rank arrives here. A subscription takes a moment to reach the ranks, and what
+        they print until then is lost: a pool that was just attached to would swallow the first lines.
+
+        Does something before the first call only, while no rank is in one; a rank that does not answer is left to the
+        call, which says so better.
+        """
         deadline = time.monotonic() + _HEAR_S
-        while rank not in self._heard and time.monotonic() < deadline:
-            futures: list[Any] = []
-            self._request(rank, "__import__('os').getpid", [], futures.append)
-            try:
-                futures[0].result(timeout=_HEAR_S)
-                futures[0].output.result(timeout=_RETRY_S)
-            except TimeoutError:
-                continue
-            except Exception:  # the rank is gone: the call itself says so, and better
-                return
-            self._heard.add(rank)
+        waiting = set(range(self.n)) if not self._heard else set()
+        self._heard = True
+        while waiting and time.monotonic() < deadline:
+            asked: list[tuple[int, Any]] = []
+            for rank in waiting:
+                futures: list[Any] = []
+                self._request(rank, "__import__('os').getpid", [], futures.append)
+                asked.append((rank, futures[0]))
+            for rank, future in asked:
+                try:
+                    future.result(timeout=max(0.0, deadline - time.monotonic()))
+                    future.output.result(timeout=_RETRY_S)
+                except TimeoutError:
+                    continue
+                except Exception:
+                    return
+                waiting.discard(rank)
 
     def _request(self, rank: int, function: str, arguments: list[Any], hook: Callable[[Any], None]) -> None:
         idents, _ = self.client._build_targets(rank)

@@ -53,6 +53,9 @@ class _ThreadLink:
         self._namespaces: list[dict[str, Any]] = [{"mpi_rank": rank, "mpi_size": n} for rank in range(n)]
         self._running: dict[int, int] = {}  # rank -> thread ident
 
+    def hear(self) -> None:
+        """Threads are always heard."""
+
     def send(
         self,
         rank: int,
