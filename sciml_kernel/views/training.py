@@ -95,7 +95,7 @@ def _loss(axes: Axes, history: xr.Dataset) -> None:
     if positive.size and (positive > 0).all():
         axes.set_yscale("log" if positive.max() > 10 * positive.min() else "linear")
     if step.size or at.size:
-        axes.legend(loc="upper right")
+        axes.legend(loc="best")
     axes.set_title("Loss", loc="left")
     axes.set_xlabel("optimizer step")
     axes.set_ylabel("loss")
@@ -119,7 +119,7 @@ def _rate(axes: Axes, history: xr.Dataset) -> None:
     if at.size:
         axes.plot(*_thin(at, average), color=COLOURS["purple"], lw=1.8, marker=_marker(at), label="average so far")
     if step.size or at.size:
-        axes.legend(loc="lower right")
+        axes.legend(loc="best")
     _from_zero(axes)
     axes.set_title("Samples per second, all ranks", loc="left")
     axes.set_xlabel("optimizer step")
