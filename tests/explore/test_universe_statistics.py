@@ -45,6 +45,14 @@ def test_large_counts_do_not_overflow_and_a_uniform_universe_has_no_contrast() -
     assert found.mean_counts.attrs["units"] == "counts per voxel"
 
 
+def test_large_counts_have_the_right_contrast() -> None:
+    counts = np.zeros((1, 8, 8, 8, 1), dtype=np.int16)
+    counts[0, :4] = 30_000  # half of the voxels: counts / mean is 0 or 2, its standard deviation 1
+    found = count_statistics(universes(counts))
+    assert float(found.contrast_std[0]) == pytest.approx(1.0)
+    assert float(found.empty_fraction[0]) == 0.5
+
+
 def test_targets_go_along() -> None:
     ds = universes(np.ones((2, 2, 2, 2, 1), dtype=np.int16))
     ds["targets"] = (("sample", "parameter"), np.array([[0.3], [0.4]]))

@@ -42,9 +42,9 @@ def test_settings_of_the_reader_have_no_part_in_our_figures_and_stay() -> None:
 def test_a_setting_changed_while_a_figure_is_drawn_survives() -> None:
     with matplotlib.rc_context():
         with style():
-            matplotlib.rcParams["axes.grid"] = False  # ours is True: another thread has set it
-            matplotlib.rcParams["lines.linewidth"] = 4.5
-        assert matplotlib.rcParams["axes.grid"] is False
+            matplotlib.rcParams["grid.color"] = "red"  # as another thread would; one that we change
+            matplotlib.rcParams["lines.linewidth"] = 4.5  # one that we don't
+        assert matplotlib.rcParams["grid.color"] == "red"
         assert matplotlib.rcParams["lines.linewidth"] == 4.5
 
 
