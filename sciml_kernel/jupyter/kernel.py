@@ -32,7 +32,7 @@ class SciMLKernel(IPythonKernel):
     banner = f"sciml_kernel {__version__}: %pool, %%ranks, %runs; `import sciml_kernel as sk`"
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+        super().__init__(**kwargs)  # type: ignore[no-untyped-call]
         ownership.take_over(_connection_file())
         log = os.environ.get(LOG_VARIABLE)
         if log:
@@ -45,7 +45,7 @@ class SciMLKernel(IPythonKernel):
             ownership.hand_over(_connection_file())
         else:
             ownership.stop_owned()
-        return super().do_shutdown(restart)
+        return super().do_shutdown(restart)  # type: ignore[no-untyped-call]
 
 
 class _Log:
