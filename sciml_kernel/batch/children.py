@@ -1,13 +1,14 @@
 """The trainings and the pools that a notebook started: they end with it.
 
 A pool belongs to a batch run when its keeper has SCIML_BATCH_RUN=<record id> in its environment, however it was
-started: `Pool.start`, `%pool`, `!sciml pool start`.
+started: `Pool.start`, `%pool`, `!sciml pool start`. One whose keeper is dead is known by the kernel that started it.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,14 @@ POLL_S = 0.25
 _FAILS_THE_BATCH = ("failed", "timeout", "cancelled")
 
 
-def pools_of(run_id: str) -> list[Pool]:
-    """The pools that this batch run's notebook started and that still leave a trace, in any state."""
+def pools_of(run_id: str, kernel: Mapping[str, Any] | None = None) -> list[Pool]:
+    """The pools that this batch run's notebook started and that still leave a trace, in any state.
+
+    kernel: the kernel's process, as `ProcessId` writes it.
+    """
     root = pools_root()
     names = sorted(entry.name for entry in root.iterdir() if entry.is_dir()) if root.is_dir() else []
-    return [Pool(PoolDir(root / name)) for name in names if _belongs(PoolDir(root / name), run_id)]
+    return [Pool(PoolDir(root / name)) for name in names if _belongs(PoolDir(root / name), run_id, kernel)]
 
 
 def interrupt(run_id: str) -> None:
@@ -40,9 +44,9 @@ def interrupt(run_id: str) -> None:
             pool.interrupt()
 
 
-def stop_pools(run_id: str) -> list[str]:
+def stop_pools(run_id: str, kernel: Mapping[str, Any] | None = None) -> list[str]:
     """End them, whatever is left of them; return their names."""
-    pools = pools_of(run_id)
+    pools = pools_of(run_id, kernel)
     for pool in pools:
         pool.stop()
     return [pool.name for pool in pools]
@@ -85,10 +89,11 @@ def _status(child: Record) -> str:
     return "failed"  # a record that can't be read does not end any more
 
 
-def _belongs(directory: PoolDir, run_id: str) -> bool:
-    spec, keeper = directory.read_spec(), measure(directory).keeper
+def _belongs(directory: PoolDir, run_id: str, kernel: Mapping[str, Any] | None) -> bool:
+    keeper = measure(directory).keeper
     if keeper is not None and keeper.here and keeper.alive():
         with suppress(OSError):
             variables = Path(f"/proc/{keeper.pid}/environ").read_bytes().split(b"\0")
             return os.fsencode(f"{BATCH_VARIABLE}={run_id}") in variables
-    return getattr(spec, "batch_run", None) == run_id or (spec is not None and spec.env.get(BATCH_VARIABLE) == run_id)
+    spec = directory.read_spec()
+    return spec is not None and kernel is not None and spec.owner == kernel

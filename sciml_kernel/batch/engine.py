@@ -24,6 +24,7 @@ from sciml_kernel.batch.ending import Ending
 from sciml_kernel.batch.outputs import Streams, write_notebook
 from sciml_kernel.batch.parameters import as_json, as_source
 from sciml_kernel.batch.progress import Progress
+from sciml_kernel.pool.processes import ProcessId
 
 __all__ = ["ENGINE", "KERNEL", "SciMLEngine", "State"]
 
@@ -37,7 +38,7 @@ class State:
     """One run, shared between `run_notebook` and papermill's engine: what is wanted, then what was seen.
 
     cells: the record's list. error: its error entry, None while all is well. status: how the notebook ended, without
-    its children.
+    its children. kernel: its process, once it runs.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class State:
         self.error: dict[str, Any] | None = None
         self.status = "completed"
         self.node: Any = None
+        self.kernel: dict[str, Any] | None = None
 
     def plan(self, node: Any) -> None:
         self.node = node
@@ -131,7 +133,9 @@ class _Client(PapermillNotebookClient):
             return self.nb
         try:
             with self.setup_kernel(env=state.env, **kwargs):
-                state.ending.watch_kernel(_kernel_pid(self.km))
+                pid = _kernel_pid(self.km)
+                state.kernel = ProcessId.of(pid).to_json() if pid is not None else None
+                state.ending.watch_kernel(pid)
                 self.papermill_execute_cells()
                 self.set_widgets_metadata()
                 state.before_shutdown(state)

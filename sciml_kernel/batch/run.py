@@ -196,7 +196,7 @@ def _run(
 
 def _finish(record: Record, state: Any, ending: Ending) -> tuple[str, dict[str, Any] | None]:
     """Stop what is left, judge the children, write HTML and pictures."""
-    children.stop_pools(record.id)
+    children.stop_pools(record.id, state.kernel)
     if ending.reason is not None and state.error is None:
         state.fail("", "", "", None)
     error = _located(state.error)

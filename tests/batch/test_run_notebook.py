@@ -318,3 +318,18 @@ def test_a_failing_rank_fails_the_run_and_is_named(kernel: None, folder: Path) -
     assert (error["type"], error["rank"], error["cell"]) == ("OSError", 1, 1)
     assert "disk is full" in error["message"]
     assert statuses(record) == ["completed", "failed", "not_run"]
+
+
+@pytest.mark.mpi
+def test_a_pool_whose_keeper_was_killed_leaves_nothing_either(kernel: None, folder: Path) -> None:
+    from sciml_kernel.pool import Pool
+
+    record = run_notebook(
+        write_notebook(
+            folder / "n.ipynb",
+            "import os, sciml_kernel as sk\npool = sk.Pool.start(1)",
+            "os.kill(pool.health().keeper.pid, 9)\npool.run('os:getpid')",
+        )
+    )
+    assert record.read()["error"]["type"] == "PoolDeadError"
+    assert Pool.list().empty
