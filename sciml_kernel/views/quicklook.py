@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import os
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,31 @@ def _rendered(widget: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     return shown if isinstance(shown, tuple) else (shown or {}, {})
 
 
+def _load_scripts() -> None:
+    """Give the notebook page the scripts of Bokeh and Panel, and DataArrays their `.hvplot`.
+
+    By default the page would fetch them from another host; where it has no internet the explorer stays blank, and
+    whatever that host sent would run with the notebook's rights. So they go into the output itself, 6 MB in a saved
+    notebook; with PANEL_INLINE=false they don't. A batch run has no page: it keeps the short form.
+    """
+    import holoviews as hv
+
+    if not os.environ.get("SCIML_PARENT_RUN"):
+        os.environ.setdefault("PANEL_INLINE", "true")  # Panel's own switch, for its style sheets
+    in_notebook = hasattr(hv.extension, "inline")
+    if in_notebook:
+        before = hv.extension.inline
+        hv.extension.inline = os.environ.get("PANEL_INLINE", "").lower() in ("1", "true")
+    try:
+        import hvplot.xarray  # noqa: F401  (calls hv.extension; hvplot has this happen in each cell anew)
+
+        if "bokeh" not in hv.Store.loaded_backends():
+            hv.extension("bokeh", logo=False)
+    finally:
+        if in_notebook:
+            hv.extension.inline = before
+
+
 def _top_counts(density: xr.DataArray) -> float:
     """Upper end of the colour scale, the same for all views, from one slice: the others are not read."""
     middle = density.isel(sample=0, z=density.sizes["z"] // 2)
@@ -72,10 +98,8 @@ def quicklook(ds: xr.Dataset, *, channel: int = 0, name: str = "density") -> Qui
             f"quicklook needs a variable {name!r} with dims {wanted}, got {dict(ds.sizes)} with {list(ds)}"
         )
     import holoviews as hv
-    import hvplot.xarray  # noqa: F401  (adds .hvplot)
 
-    if "bokeh" not in hv.Store.loaded_backends():
-        hv.extension("bokeh", logo=False)
+    _load_scripts()
     density = ds[name].isel(channel=channel)
     box = ds.attrs.get("box_size_mpc_h")
     unit = "Mpc/h" if box else "voxel"
