@@ -22,6 +22,7 @@ __all__ = ["Connection"]
 
 _HEAR_S = 3.0  # to hear a rank's output channel; without it calls still work, only their output may be late
 _RETRY_S = 0.25
+_REPORT_S = 0.5  # for the controller's message on a rank that came in the same moment
 
 # What is called on the rank, as names: no code crosses the wire.
 _RANK_MODULE = "__import__('sciml_kernel.pool.rank', fromlist=['call'])"
@@ -37,24 +38,36 @@ class Connection:
         self.generation, self.n = generation, n
         self._heard = False
         deadline = time.monotonic() + timeout_s
+        while True:
+            self.client: Any = self._client(directory, min(deadline, time.monotonic() + _REPORT_S), timeout_s)
+            if len(self.client.ids) >= n:
+                return
+            health = measure(directory)
+            missing = sorted(set(range(n)) - set(self.client.ids))
+            self.close()
+            if not health.live or time.monotonic() > deadline:
+                reason = health.reason or f"rank {', '.join(map(str, missing))} did not answer in {timeout_s:g} s"
+                raise PoolDeadError(f"pool {directory.name!r}: {reason}", exits=health.exits)
+
+    def _client(self, directory: PoolDir, until: float, timeout_s: float) -> Any:
+        """A client that knows all ranks, or as many as it was told of until then.
+
+        The controller tells a client which ranks there are when it connects, and of later ones by messages that a new
+        client may miss (its subscription takes a moment): then only a new client learns of them.
+        """
         try:
-            self.client: Any = ipp.Client(
-                str(directory.connection_file(generation)),
-                ipython_dir=str(directory.generation(generation) / "ipython"),
+            client = ipp.Client(
+                str(directory.connection_file(self.generation)),
+                ipython_dir=str(directory.generation(self.generation) / "ipython"),
                 timeout=timeout_s,
             )
         except (OSError, ValueError, KeyError, TypeError, ipp.error.TimeoutError) as error:
             health = measure(directory)
             reason = health.reason or f"its controller does not answer ({type(error).__name__}: {error})"
             raise PoolDeadError(f"pool {directory.name!r} can't be reached: {reason}", exits=health.exits) from error
-        while len(self.client.ids) < n:
-            health = measure(directory)
-            if not health.live or time.monotonic() > deadline:
-                missing = sorted(set(range(n)) - set(self.client.ids))
-                self.close()
-                reason = health.reason or f"rank {', '.join(map(str, missing))} did not answer in {timeout_s:g} s"
-                raise PoolDeadError(f"pool {directory.name!r}: {reason}", exits=health.exits)
+        while len(client.ids) < self.n and time.monotonic() < until and measure(directory).live:
             time.sleep(0.01)
+        return client
 
     def send(
         self,
