@@ -18,7 +18,7 @@ from sciml_kernel.errors import PoolDeadError
 from sciml_kernel.pool.health import measure
 from sciml_kernel.pool.spec import PoolDir
 
-__all__ = ["Connection"]
+__all__ = ["Connection", "RanksMissingError"]
 
 _HEAR_S = 3.0  # to hear a rank's output channel; without it calls still work, only their output may be late
 _RETRY_S = 0.25
@@ -28,13 +28,18 @@ _REPORT_S = 0.5  # for the controller's message on a rank that came in the same 
 _RANK_MODULE = "__import__('sciml_kernel.pool.rank', fromlist=['call'])"
 
 
+class RanksMissingError(PoolDeadError):
+    """The controller answers, but does not know ranks that live: it gave them up when they registered."""
+
+
 class Connection:
     """Connected to all n ranks of one generation, or not made at all.
 
-    Raises PoolDeadError when the controller or a rank does not answer within `timeout_s`.
+    Raises PoolDeadError when the controller does not answer or a rank is lost, RanksMissingError when the controller
+    does not know a rank within `timeout_s`.
     """
 
-    def __init__(self, directory: PoolDir, generation: int, n: int, *, timeout_s: float = 20.0) -> None:
+    def __init__(self, directory: PoolDir, generation: int, n: int, *, timeout_s: float = 10.0) -> None:
         self.generation, self.n = generation, n
         self._heard = False
         deadline = time.monotonic() + timeout_s
@@ -45,9 +50,14 @@ class Connection:
             health = measure(directory)
             missing = sorted(set(range(n)) - set(self.client.ids))
             self.close()
-            if not health.live or time.monotonic() > deadline:
-                reason = health.reason or f"rank {', '.join(map(str, missing))} did not answer in {timeout_s:g} s"
-                raise PoolDeadError(f"pool {directory.name!r}: {reason}", exits=health.exits)
+            if not health.live:
+                raise PoolDeadError(f"pool {directory.name!r}: {health.reason}", exits=health.exits)
+            if time.monotonic() > deadline:
+                raise RanksMissingError(
+                    f"pool {directory.name!r}: after {timeout_s:g} s the controller does not know rank "
+                    f"{', '.join(map(str, missing))}",
+                    exits=health.exits,
+                )
 
     def _client(self, directory: PoolDir, until: float, timeout_s: float) -> Any:
         """A client that knows all ranks, or as many as it was told of until then.

@@ -77,6 +77,10 @@ class Pool(BasePool):
             if health.state != "ready":
                 reason = health.reason or tail(directory.log("keeper")) or f"it is {health.state} after {timeout:g} s"
                 raise PoolStartError(f"pool {spec.name!r}: {reason}")
+            pool._connect()  # ready is what the ranks say; it is true when they are reached
+        except PoolDeadError as error:
+            control.end(directory)
+            raise PoolStartError(str(error)) from error
         except BaseException:
             control.end(directory, child=keeper)
             raise
@@ -240,8 +244,17 @@ class Pool(BasePool):
         return control.wait_settled(self._directory, generation=generation, timeout_s=self._spec().timeout_s + 10.0)
 
     def _open_link(self, health: Health) -> Connection:
-        from sciml_kernel.pool.connection import Connection
+        """Raises PoolDeadError. Ranks that the controller gave up while they registered (on a very busy machine) can't
+        come back by themselves: the engine set is replaced, once."""
+        from sciml_kernel.pool.connection import Connection, RanksMissingError
 
+        try:
+            return Connection(self._directory, health.generation, health.n)
+        except RanksMissingError as error:
+            if health.state == "busy":  # another process has its way to the ranks, and a call on them
+                raise
+            self.taint(health.generation, str(error))
+        health = self._wait_ready()
         return Connection(self._directory, health.generation, health.n)
 
     def _greet(self) -> None:

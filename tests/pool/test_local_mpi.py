@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from sciml_kernel.errors import PoolDeadError, PoolStartError, UsageError
-from sciml_kernel.pool import Pool, plan
+from sciml_kernel.pool import Pool, connection, plan
 from sciml_kernel.pool.files import read_json
 from sciml_kernel.pool.mpi import Mpi
 from sciml_kernel.pool.processes import ProcessId, marked_pids
-from sciml_kernel.pool.spec import pools_root
+from sciml_kernel.pool.spec import PoolDir, pools_root
 from sciml_kernel.testing.pool_suite import HERE, wait_for
 
 pytestmark = pytest.mark.mpi
@@ -187,6 +187,22 @@ def test_a_destroyed_state_file_is_dead_and_restart_mends_it(start: Start) -> No
     assert pool.state == "dead"
     pool.restart()
     assert pool.run(f"{HERE}:who") == [[0, 1]]
+
+
+def test_ranks_that_the_controller_does_not_know_are_replaced(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the controller had given the first engine set up while it registered."""
+    made = connection.Connection.__init__
+
+    def refuse_the_first_set(self: connection.Connection, directory: PoolDir, generation: int, n: int) -> None:
+        if generation == 1:
+            raise connection.RanksMissingError("rank 0 is not known to the controller")
+        made(self, directory, generation, n)
+
+    monkeypatch.setattr(connection.Connection, "__init__", refuse_the_first_set)
+    pool = start(2)
+    assert pool.state == "ready"
+    assert pool.health().generation == 2
+    assert pool.run(f"{HERE}:who") == [[0, 2], [1, 2]]
 
 
 def test_a_long_path_is_no_obstacle(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
