@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from sciml_kernel.testing.notebooks import kernel_path
+
 # Two cores, several processes: without this every process starts a thread per core in BLAS and in TensorFlow.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -31,3 +33,16 @@ def _alone(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
         monkeypatch.setenv(name, str(folder))
     for name in ("SCIML_PARENT_RUN", "SCIML_BATCH_RUN", "SCIML_SITE_CONFIG"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def kernel(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The `sciml` kernel of this Python, found by Jupyter."""
+    monkeypatch.setenv("JUPYTER_PATH", kernel_path(tmp_path_factory.mktemp("prefix")))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current directory of the test."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
