@@ -338,17 +338,22 @@ def test_what_a_rank_publishes_is_seen_while_it_runs(start: Start) -> None:
 def test_ctrl_c_in_the_caller_reaches_the_ranks_and_comes_back(start: Start) -> None:
     pool = start(1)
     code = (
-        "import sciml_kernel as sk\n"
+        "import signal, sciml_kernel as sk\n"
+        # Python takes no SIGINT where it was started with it ignored, as a shell starts what goes to the background.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         f"pool = sk.Pool.attach({pool.name!r})\n"
         "try:\n"
         f"    pool.run('{HERE}:sleep', 60)\n"
         "except KeyboardInterrupt:\n"
         f"    print('interrupted', pool.state, pool.run('{HERE}:sleep', 0))\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    wait_for(lambda: pool.measure().state == "busy")
-    process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=20)[0].split() == ["interrupted", "ready", "['slept']"]
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            wait_for(lambda: pool.measure().state == "busy")
+            process.send_signal(signal.SIGINT)
+            assert process.communicate(timeout=20)[0].split() == ["interrupted", "ready", "['slept']"]
+        finally:
+            process.kill()
 
 
 def test_a_call_of_another_process_can_be_interrupted(start: Start) -> None:
@@ -358,10 +363,13 @@ def test_a_call_of_another_process_can_be_interrupted(start: Start) -> None:
         f"try:\n    sk.Pool.attach({pool.name!r}).run('{HERE}:sleep', 60)\n"
         "except sk.errors.RemoteError as error:\n    print(error.type_name)\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    wait_for(lambda: pool.measure().state == "busy")
-    pool.interrupt()
-    assert process.communicate(timeout=20)[0].split() == ["KeyboardInterrupt"]
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            wait_for(lambda: pool.measure().state == "busy")
+            pool.interrupt()
+            assert process.communicate(timeout=20)[0].split() == ["KeyboardInterrupt"]
+        finally:
+            process.kill()
     assert pool.state == "ready"
 
 
