@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from sciml_kernel import config as configs
 from sciml_kernel import records, registry
+from sciml_kernel.contracts import MetricEvent
 from sciml_kernel.contracts import Pool as PoolLike
 from sciml_kernel.errors import (
     ConfigError,
@@ -220,7 +221,7 @@ class Run:
         from sciml_kernel.views.live import LivePlot
 
         plot = LivePlot(
-            lambda: self.history,
+            self._live_history,
             self._over.is_set,
             title=self.id,
             png_path=self.figures_dir / "training.png",
@@ -244,6 +245,11 @@ class Run:
         finally:
             self._over.set()
 
+    def _live_history(self) -> xr.Dataset:
+        """For the eyes: the record, and what came by the fast road and is not in it yet (a shared file system lags)."""
+        fast = self._call.data(0).get("events", []) if self._call is not None else []
+        return self._reader.dataset(newer=[MetricEvent.from_json(event) for event in fast])
+
     def _finish_plots(self) -> None:
         """Wait for the last redraw, so that the cell's figure does not go on saying "running"."""
         while self._plots:
@@ -265,25 +271,25 @@ class Run:
 
     def _print_epochs(self, shown: int) -> int:
         """Print a line for each epoch whose validation is in; return how many were printed."""
-        history = self.history
-        if "val/loss" not in history:
+        seen = self.history
+        if "val/loss" not in seen:
             return shown
-        epochs = history["val/loss"].dropna("epoch")
+        epochs = seen["val/loss"].dropna("epoch")
         for epoch in epochs["epoch"].values[shown:]:
             print(
-                f"epoch {int(epoch) + 1:3d}  train loss {_in_epoch(history, 'train/loss', epoch)}"
+                f"epoch {int(epoch) + 1:3d}  train loss {_in_epoch(seen, 'train/loss', epoch)}"
                 f"  val loss {float(epochs.sel(epoch=epoch)):.4f}"
-                f"  {_in_epoch(history, 'train/samples_per_s_avg', epoch)} samples/s",
+                f"  {_in_epoch(seen, 'train/samples_per_s_avg', epoch)} samples/s",
                 flush=True,
             )
         return int(epochs.sizes["epoch"])
 
 
-def _in_epoch(history: xr.Dataset, name: str, epoch: int) -> str:
+def _in_epoch(seen: xr.Dataset, name: str, epoch: int) -> str:
     """The last value that a step of the epoch reported."""
-    if name not in history:
+    if name not in seen:
         return "   -  "
-    found = history[name].values[(history["epoch_of_step"] == epoch).values & history[name].notnull().values]
+    found = seen[name].values[(seen["epoch_of_step"] == epoch).values & seen[name].notnull().values]
     return f"{found[-1]:<6.4g}" if found.size else "   -  "
 
 

@@ -14,6 +14,7 @@ reported. If a step or epoch was reported twice, as after a resume, the later ev
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -58,6 +59,10 @@ class _Table:
             series.unit = event.unit
             series.values[at, event.rank] = event.value
             self.marks[axis][at] = (other, event.wall_time_s)
+
+    def has(self, event: MetricEvent) -> bool:
+        at = event.step if axis_of(event.name) == "step" else event.epoch
+        return event.name in self.series and (at, event.rank) in self.series[event.name].values
 
     def dataset(self) -> xr.Dataset:
         if len(self.runs) > 1:
@@ -119,8 +124,9 @@ class HistoryReader:
         self._lock = threading.Lock()  # a live plot and the cell's progress lines may ask at the same time
         self._dataset: xr.Dataset | None = None
 
-    def dataset(self) -> xr.Dataset:
-        """The history up to now. Raises RecordError naming file and line for a broken line."""
+    def dataset(self, *, newer: Iterable[MetricEvent] = ()) -> xr.Dataset:
+        """The history up to now. newer: events that came another way; those that the file lacks are in this answer
+        only. Raises RecordError naming file and line for a broken line."""
         with self._lock:
             try:
                 replaced = self.path.stat().st_size < self.offset
@@ -134,4 +140,9 @@ class HistoryReader:
             if events or self._dataset is None:
                 self._table.add(events, self._run)
                 self._dataset = self._table.dataset()
-            return self._dataset.copy()
+            lacking = [event for event in newer if not self._table.has(event)]
+            if not lacking:
+                return self._dataset.copy()
+            table = copy.deepcopy(self._table)  # the file's own table stays what the file says
+            table.add(lacking, self._run)
+            return table.dataset()

@@ -169,6 +169,26 @@ def test_the_stop_button_interrupts_the_run_and_is_an_error_in_the_cell(
     assert run.status == "interrupted"
 
 
+def test_the_figure_shows_what_came_by_the_fast_road_before_the_record_has_it(
+    pool: FakePool, engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = session.train("cosmoflow", data=tmp_path / "waits", pool=pool)
+    assert engine.started.wait(10)
+    at = {"run": run.id, "rank": 0, "epoch": 3, "unit": "", "wall_time_s": 1.0}
+    events = [  # step 12 is in the record already, with 1/3; step 99 is not
+        {"name": "train/loss", "step": 12, "value": 1 / 3, **at, "epoch": 2},
+        {"name": "train/loss", "step": 99, "value": 0.125, **at},
+    ]
+    monkeypatch.setattr(run._call, "data", lambda rank=0: {"events": events})
+    live = run._live_history()
+    assert live["train/loss"].sel(step=[4, 8, 12, 99]).values.tolist() == pytest.approx([1, 1 / 2, 1 / 3, 0.125])
+    assert live["epoch_of_step"].sel(step=99) == 3
+    assert live["val/loss"].sizes["epoch"] == 3
+    assert 99 not in run.history["step"]  # the truth is what is on disk
+    assert "0.125" in run.plot().text
+    run.interrupt()
+
+
 def test_the_figure_of_a_finished_run_does_not_say_that_it_is_running(
     pool: FakePool, engine: Any, tmp_path: Path
 ) -> None:
