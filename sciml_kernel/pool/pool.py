@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import builtins
 import dataclasses
 import os
 import shutil
@@ -84,9 +85,7 @@ class Pool(BasePool):
         except BaseException:
             control.end(directory, child=keeper)
             raise
-        if not keep:
-            _owned[directory.path] = pool
-        return pool
+        return pool if keep else pool.adopt()
 
     @classmethod
     def plan(
@@ -213,6 +212,16 @@ class Pool(BasePool):
         """From now on it outlives the normal end of this process."""
         _owned.pop(self._directory.path, None)
 
+    def adopt(self) -> Pool:
+        """From now on the normal end of this process stops it, as if it had been started here."""
+        _owned[self._directory.path] = self
+        return self
+
+    @classmethod
+    def owned(cls) -> builtins.list[Pool]:
+        """Pools that the normal end of this process will stop: started or adopted here, and not kept."""
+        return [*_owned.values()]
+
     def __enter__(self) -> Pool:
         return self
 
@@ -288,7 +297,7 @@ def _stop_owned(pid: int) -> None:
     """A normal end of the process that started pools stops them, unless they are kept."""
     if os.getpid() != pid:
         return  # a fork of it
-    for pool in list(_owned.values()):
+    for pool in Pool.owned():
         pool.stop()
 
 
