@@ -17,11 +17,13 @@
     ├── RemoteError                   1    raised on a rank: "[rank 3 @ host, step 40] ValueError: ..."
     ├── RecordError                   1    a run record that can't be read or written
     └── RunError                      1    a run that ended otherwise than completed
+        ├── CollectiveError                the ranks did not bring the same to a collective
         ├── RunInterruptedError       130
         ├── RunTimeoutError           124
         └── RunCancelledError         143
 
-`exit_code` on each class is what the command line ends with.
+`exit_code` on each class is what the command line ends with. `engine_spent` is true where the process that raised can't
+run another collective: the pool then replaces its engine set before the next call.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 __all__ = [
+    "CollectiveError",
     "ConfigError",
     "DataError",
     "EnvironmentNotFitError",
@@ -57,6 +60,7 @@ class SciMLError(Exception):
     """Base of every error that this package raises on purpose."""
 
     exit_code: int = 1
+    engine_spent: bool = False
 
 
 class UsageError(SciMLError):
@@ -149,6 +153,15 @@ class RecordError(SciMLError):
 
 class RunError(SciMLError):
     """A run ended otherwise than completed."""
+
+
+class CollectiveError(RunError):
+    """The ranks brought different tensors to a collective, or waited for each other in different ones. Names tensors and
+    ranks."""
+
+    def __init__(self, message: str, *, engine_spent: bool = False) -> None:
+        super().__init__(message)
+        self.engine_spent = engine_spent
 
 
 class RunInterruptedError(RunError):

@@ -22,6 +22,7 @@ from sciml_kernel.registry import load_target
 __all__ = ["RankInfo", "call", "call_object", "execute", "rank_info", "run_guarded", "set_up"]
 
 
+_HOROVOD_IS_OVER = "Horovod has been shut down"  # its own words, in a cell too: no call in this process works any more
 _OUR_FRAMES = (__file__, "/IPython/core/interactiveshell.py", "/sciml_kernel/pool/fake.py")
 
 
@@ -100,7 +101,8 @@ def execute(code: str) -> str:
 
 
 def run_guarded(work: Callable[[], Any], name: str) -> str:
-    """JSON text: `{"ok": true, "value": ...}`, or `{"ok": false, "type", "message", "traceback", "step", "exit_code"}`.
+    """JSON text: `{"ok": true, "value": ...}`, or `{"ok": false, "type", "message", "traceback", "step", "exit_code",
+    "spent"}`; spent: this process can't run another collective.
 
     Everything is caught, KeyboardInterrupt and SystemExit too: the answer is how a rank fails.
     """
@@ -130,6 +132,7 @@ def _failure(error: BaseException) -> dict[str, Any]:
         "traceback": text,
         "step": step if isinstance(step, int) else None,
         "exit_code": code,
+        "spent": bool(getattr(error, "engine_spent", False)) or _HOROVOD_IS_OVER in str(error),
     }
 
 
