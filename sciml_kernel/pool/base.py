@@ -11,8 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sciml_kernel.errors import PoolBusyError, PoolDeadError, UsageError
+from sciml_kernel.pool import setups
 from sciml_kernel.pool.calls import Call, Link, OnData, OnOutput
 from sciml_kernel.pool.health import Health
+from sciml_kernel.pool.setups import SetUp
 
 __all__ = ["BasePool"]
 
@@ -53,6 +55,16 @@ class BasePool(ABC):
 
     @abstractmethod
     def _open_link(self, health: Health) -> Link: ...
+
+    @abstractmethod
+    def _read_set_ups(self) -> list[SetUp]: ...
+
+    @abstractmethod
+    def _write_set_ups(self, cells: list[SetUp]) -> None: ...
+
+    @abstractmethod
+    def _claim(self, health: Health) -> Callable[[], None]:
+        """Be the one who sends the next call, until the function returned is called. Raises PoolBusyError."""
 
     # -- state --------------------------------------------------------------------------------------------------------
 
@@ -114,6 +126,40 @@ class BasePool(ABC):
         ranks = sorted(set(targets)) if targets is not None else None
         self._run("cell", "execute", [code], ranks=ranks, timeout=timeout, on_output=on_output)
 
+    # -- set-up cells -------------------------------------------------------------------------------------------------
+
+    def set_up(
+        self,
+        code: str,
+        *,
+        name: str | None = None,
+        timeout: float | None = None,
+        on_output: OnOutput | None = None,
+    ) -> None:
+        """Run a cell on all ranks now, and again on every engine set that takes the place of this one.
+
+        A new engine set counts as ready when its set-up cells have run; one that fails there is dead and says which.
+        name: a later cell of this name takes its place. The same code is kept once. A cell that fails now is not kept.
+
+        Raises as `execute` does.
+        """
+        while True:
+            generation, begin = self._wait_ready().generation, time.monotonic()
+            self.execute(code, timeout=timeout, on_output=on_output)
+            cell = SetUp(code, name, round(time.monotonic() - begin, 3))
+            self._write_set_ups(setups.added(self._read_set_ups(), cell))
+            if self.measure().generation == generation:  # else the new set may have started without it
+                return
+
+    @property
+    def set_ups(self) -> list[str]:
+        """Code of the set-up cells, in the order in which they run."""
+        return [cell.code for cell in self._read_set_ups()]
+
+    def forget_set_ups(self) -> None:
+        """Later engine sets run no set-up cells. What they did on the present ranks stays."""
+        self._write_set_ups([])
+
     def interrupt(self, *, timeout: float = 10.0) -> None:
         """SIGINT to the engine process of each busy rank; return when the ranks have answered.
 
@@ -155,6 +201,7 @@ class BasePool(ABC):
                 what = health.call["name"] if health.call else "a call"
                 raise PoolBusyError(f"pool {self.name!r} is running {what}; wait for it, or interrupt() it")
             link = self._connect(health)
+            release = self._claim(health)
             link.hear()
             hosts = {entry["report"]["rank"]: entry["report"]["host"] for entry in health.ranks}
             targets = [*ranks] if ranks is not None else [*range(link.n)]
@@ -167,6 +214,7 @@ class BasePool(ABC):
                 timeout=timeout,
                 on_output=on_output,
                 publish=publish,
+                on_begun=release,
             )
             self._call = call
             return call.start(function, [*arguments])
@@ -179,9 +227,13 @@ class BasePool(ABC):
         except KeyboardInterrupt:
             call = self._call
             if call is not None and call is not earlier and not call.done():
-                call.interrupt()
-                if not call.wait(INTERRUPT_WAIT_S):
-                    self.taint(self.measure().generation, f"{call.name} did not answer an interrupt")
+                try:
+                    call.interrupt()
+                    answered = call.wait(INTERRUPT_WAIT_S)
+                except KeyboardInterrupt:  # a second one is hard
+                    answered = call.wait(0.0)
+                if not answered:
+                    call.abort(f"{call.name} did not answer an interrupt")
             raise
 
     def _wait_ready(self) -> Health:

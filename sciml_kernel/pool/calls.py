@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from sciml_kernel.errors import PoolDeadError, RemoteError, RunTimeoutError
+from sciml_kernel.errors import PoolDeadError, RemoteError, RunInterruptedError, RunTimeoutError
 from sciml_kernel.pool.health import Health
 
 __all__ = ["Call", "Link", "Owner", "RankOutput", "remote_error"]
@@ -100,6 +100,7 @@ class Call:
         timeout: float | None = None,
         on_output: OnOutput | None = None,
         publish: OnData | None = None,
+        on_begun: Callable[[], None] = lambda: None,
     ) -> None:
         self.name, self.ranks = name, ranks
         self._owner, self._link, self._hosts = owner, link, hosts
@@ -112,6 +113,8 @@ class Call:
         self._owed: set[int] = set()  # ranks that an interrupt has not reached yet
         self._error: BaseException | None = None
         self._over = threading.Event()
+        self._aborted = ""  # why an interrupt had to take the ranks with it
+        self._on_begun, self._begun = on_begun, False
 
     def start(self, function: str, arguments: list[Any]) -> Call:
         """Send it and watch it, both in the call's own thread: a KeyboardInterrupt here can't leave it half sent."""
@@ -143,7 +146,8 @@ class Call:
         return self._over.wait(timeout)
 
     def result(self) -> list[Any]:
-        """Return values by rank. Raises RemoteError, PoolDeadError or RunTimeoutError as soon as it is known."""
+        """Return values by rank. Raises as soon as it is known: RemoteError, PoolDeadError, RunTimeoutError, or
+        RunInterruptedError where an interrupt had to take the ranks with it."""
         self._over.wait()
         if self._error is not None:
             raise self._error
@@ -165,6 +169,14 @@ class Call:
             self._owed -= {*ranks, *self._replies}
         if ranks:
             self._link.signal(signal.SIGINT, ranks)
+
+    def abort(self, reason: str) -> None:
+        """A second, hard interrupt: ranks that do not answer it at once lose their engine set."""
+        self.interrupt()
+        if not self.wait(INTERRUPT_GRACE_S):
+            self._aborted = reason
+            self._taint(reason)
+            self.wait(INTERRUPT_GRACE_S)
 
     def data(self, rank: int = 0) -> Mapping[str, Any]:
         """What that rank published last with `publish_data`; {} before the first. May skip some: the fast road."""
@@ -211,12 +223,13 @@ class Call:
         except BaseException as error:
             self._error = error
         finally:
+            self._on_begun()
             self._over.set()
 
     def _outcome(self) -> BaseException | None:
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
         while True:
-            self._wait_until(self._settled, OWED_S if self._owed else HEALTH_S)
+            self._wait_until(self._settled, OWED_S if self._owed or not self._begun else HEALTH_S)
             self._deliver_interrupt()
             failed = self._first_failure()
             if failed is not None:
@@ -224,6 +237,9 @@ class Call:
             if len(self._replies) == len(self.ranks):
                 return None
             health = self._owner.measure()
+            if not self._begun and {*self.ranks} <= {*self._replies, *(health.call["ranks"] if health.call else ())}:
+                self._begun = True  # all ranks show that they are busy: no other process can take them for idle
+                self._on_begun()
             if not health.live or health.generation != self._link.generation:
                 return self._lost(health)
             if deadline is not None and time.monotonic() > deadline:
@@ -271,7 +287,10 @@ class Call:
             lost = self._no_answer(gone[0] if gone else rank, self._replies[gone[0]] if gone else answer)
             lost.add_note(f"then {error}")
             return lost
-        if len(self._replies) < len(self.ranks):
+        spent = [other for other, reply in self._replies.items() if isinstance(reply, dict) and reply.get("spent")]
+        if spent and len(self._replies) == len(self.ranks):
+            error.add_note("no collective works in these processes any more; the engine set is being replaced")
+        if spent or len(self._replies) < len(self.ranks):
             self._taint(str(error))
         return error
 
@@ -287,7 +306,9 @@ class Call:
         self._taint(f"rank {rank} gave no answer: {answer}")
         return PoolDeadError(f"rank {rank} @ {self._hosts.get(rank)} gave no answer: {answer}")
 
-    def _lost(self, health: Health) -> PoolDeadError:
+    def _lost(self, health: Health) -> BaseException:
+        if health.live and self._aborted:
+            return RunInterruptedError(f"{self._aborted}; the engine set was replaced")
         if health.live:
             reason = health.reason or "the engine set was replaced"
             return PoolDeadError(f"{self.name} was ended: {reason}", exits=health.exits)

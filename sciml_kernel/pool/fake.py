@@ -12,17 +12,18 @@ import io
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from sciml_kernel.contracts import RankExit, RankReport
-from sciml_kernel.errors import PoolDeadError, UsageError
+from sciml_kernel.errors import PoolDeadError, PoolStartError, UsageError
 from sciml_kernel.pool import rank as rank_side
+from sciml_kernel.pool import setups
 from sciml_kernel.pool.base import BasePool
 from sciml_kernel.pool.files import now_utc
 from sciml_kernel.pool.health import Health
 from sciml_kernel.pool.processes import ProcessId
+from sciml_kernel.pool.setups import SetUp
 
 __all__ = ["FakePool", "hold"]
 
@@ -30,10 +31,11 @@ __all__ = ["FakePool", "hold"]
 def hold() -> None:
     """Block this rank until its engine set is replaced or the pool is stopped, whatever interrupts it."""
     link = _thread.link
-    while not link.closed.wait(0.01):
+    while True:
         with contextlib.suppress(KeyboardInterrupt):
-            time.sleep(0.001)
-    raise SystemExit
+            while not link.closed.wait(0.01):
+                pass
+            raise SystemExit
 
 
 class _Thread(threading.local):
@@ -92,6 +94,23 @@ class _ThreadLink:
             on_text(rank, "stdout", output.getvalue())
         return answer
 
+    def set_up(self, cells: list[SetUp]) -> str:
+        """Run set-up cells on all ranks; "" or what failed first."""
+        failed: list[str] = []
+
+        def work(rank: int) -> None:
+            host = socket.gethostname()
+            rank_side.set_up(rank=rank, size=self.n, host=host, this_thread_only=True)
+            reason = setups.run_all(cells, lambda code: str(self._execute(rank, code, lambda *_: None)))
+            if reason:
+                failed.append(f"rank {rank} @ {host}: {reason}")
+
+        for rank in range(self.n) if cells else ():
+            thread = threading.Thread(target=work, args=(rank,), daemon=True)
+            thread.start()
+            thread.join()
+        return failed[0] if failed else ""
+
     def signal(self, number: int, ranks: list[int]) -> None:
         for rank in ranks:
             if rank in self._running:
@@ -117,6 +136,7 @@ class FakePool(BasePool):
         self._name, self._n = name, n
         self._state, self._reason = "ready", ""
         self._exits: list[dict[str, Any]] = []
+        self._set_ups: list[SetUp] = []
         self._threads = _ThreadLink(1, n)
 
     @classmethod
@@ -162,6 +182,8 @@ class FakePool(BasePool):
         if self._state == "stopped":
             raise PoolDeadError(f"pool {self.name!r} is stopped; start another")
         self._new_set(n or self._n)
+        if self._state != "ready":
+            raise PoolStartError(f"pool {self.name!r}: {self._reason}")
         return self
 
     def resize(self, n: int) -> FakePool:
@@ -193,6 +215,19 @@ class FakePool(BasePool):
         self._threads.close()
         self._threads = _ThreadLink(self._threads.generation + 1, n)
         self._n, self._state, self._reason, self._exits = n, "ready", "", []
+        failed = self._threads.set_up(self._set_ups)
+        if failed:
+            self._state, self._reason = "dead", f"start failed: {failed}"
+            self._threads.close()
+
+    def _read_set_ups(self) -> list[SetUp]:
+        return [*self._set_ups]
+
+    def _write_set_ups(self, cells: list[SetUp]) -> None:
+        self._set_ups = [*cells]
+
+    def _claim(self, health: Health) -> Callable[[], None]:
+        return lambda: None  # no other process has these threads
 
     def _settle(self, generation: int) -> Health:
         return self.measure()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-__all__ = ["age_s", "now_utc", "read_json", "tail", "write_json"]
+__all__ = ["age_s", "claim", "now_utc", "read_json", "tail", "write_json"]
 
 
 def now_utc() -> str:
@@ -55,3 +57,32 @@ def tail(path: Path, n_lines: int = 20, n_bytes: int = 16_384) -> str:
     except OSError:
         return ""
     return "\n".join(text.splitlines()[-n_lines:])
+
+
+def claim(place: Path, timeout_s: float) -> Callable[[], None] | None:
+    """Hold the one lock in this directory until the function returned is called (again is no harm) or this process
+    ends. None when another has held it for `timeout_s`. A file system without locks refuses nobody."""
+    try:
+        descriptor = os.open(place / "claim.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:  # the directory is gone, which the next look at the pool says
+        return lambda: None
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() < deadline:
+                time.sleep(0.005)
+                continue
+            os.close(descriptor)
+            return None
+        except OSError:
+            pass
+        break
+    held = [os.fdopen(descriptor, "rb")]  # closed with its last reference too, say after a KeyboardInterrupt
+
+    def release() -> None:
+        if held:
+            held.pop().close()
+
+    return release

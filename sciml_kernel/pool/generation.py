@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sciml_kernel.pool import launch
+from sciml_kernel.pool import launch, leftovers
 from sciml_kernel.pool.files import age_s, read_json, tail
 from sciml_kernel.pool.processes import MARK, ProcessId, die_with_parent, kill_marked, marked_pids
 from sciml_kernel.pool.spec import PoolDir, PoolSpec
@@ -37,6 +37,7 @@ class Generation:
         self._controller: subprocess.Popen[bytes] | None = None
         self._mpiexec: subprocess.Popen[bytes] | None = None
         self._helpers: list[ProcessId] = []  # the controller's schedulers: without one of them calls hang
+        self._begun = time.time()
 
     def start(self) -> None:
         for name in ("ranks", "exits", "stops", "calls", "profile/security", "profile/log", "profile/pid", "ipython"):
@@ -83,15 +84,20 @@ class Generation:
     def arrived(self) -> tuple[bool, str]:
         """(all n ranks are there and fit, what is wrong). An empty text means: not yet."""
         entries = [entry for path in self._place.glob("ranks/*.json") if (entry := read_json(path))]
+        for entry in entries:
+            if entry.get("set_up_error"):  # at once: the others may wait for it in a collective
+                report = entry["report"]
+                return False, f"rank {report['rank']} @ {report['host']}: {entry['set_up_error']}"
         if len(entries) < self.n:
             return False, ""
         entries.sort(key=lambda entry: (entry["report"]["rank"], entry["engine_id"]))
         wrong = self._mismatch(entries)
-        if wrong:
+        if wrong or not all(entry["ready"] for entry in entries):
             return False, wrong
         self.ranks = entries
-        session = self.pids["controller"]
-        self._helpers = [ProcessId.of(pid) for pid in marked_pids(self._mark) if _session(pid) == session]
+        session, pids = self.pids["controller"], marked_pids(self._mark)
+        self._helpers = [ProcessId.of(pid) for pid in pids if _session(pid) == session]
+        leftovers.unlink_early(pids)
         return True, ""
 
     def _mismatch(self, entries: list[dict[str, Any]]) -> str:
@@ -114,6 +120,9 @@ class Generation:
         """Who has not arrived, and the last lines of what the others wrote."""
         here = {entry["report"]["rank"] for path in self._place.glob("ranks/*.json") if (entry := read_json(path))}
         absent = [str(rank) for rank in range(self.n) if rank not in here]
+        if not absent:
+            late = [mark["rank"] for path in self.calls() if (mark := read_json(path))]
+            return f"rank {', '.join(map(str, sorted(late)))} had not ended the set-up cells\n{self.last_words(late)}"
         return f"missing rank {', '.join(absent)} of {self.n}\n{self.last_words([int(r) for r in absent])}".rstrip()
 
     def last_words(self, ranks: list[int]) -> str:
@@ -163,8 +172,9 @@ class Generation:
         return list(self._place.glob("calls/rank-*.json"))
 
     def end(self) -> None:
-        """No process of this engine set is left afterwards."""
+        """No process of this engine set is left afterwards, and nothing that its MPI made elsewhere."""
         named = [process for process in (self._mpiexec, self._controller) if process is not None]
+        held = leftovers.mapped(marked_pids(self._mark))
         if self._spec.mpi_vendor != "mpich":
             # Open MPI leaves its session directory behind when it is killed.
             for process in named:
@@ -180,6 +190,8 @@ class Generation:
         kill_marked(self._mark)
         for process in named:
             process.wait(timeout=5)
+        leftovers.remove(held | leftovers.orphans(self._begun))
+        leftovers.remove_session(self.pids.get("mpiexec"), temporary=self._spec.env.get("TMPDIR"))
 
 
 def _session(pid: int) -> int:
@@ -192,9 +204,19 @@ def _session(pid: int) -> int:
 def _ended(entry: Mapping[str, Any]) -> str:
     who = f"rank {entry['rank']} @ {entry['host']} (pid {entry['pid']})"
     if entry["signal"]:
-        hint = " (nobody sent it? then memory ran out)" if entry["signal"] == "SIGKILL" else ""
-        return f"{who} was ended by {entry['signal']}{hint}"
+        return f"{who} was ended by {entry['signal']}{_why_killed(entry)}"
     return f"{who} ended with exit code {entry['exit_code']}"
+
+
+def _why_killed(entry: Mapping[str, Any]) -> str:
+    if entry["signal"] != "SIGKILL":
+        return ""
+    match entry.get("memory_ran_out"):
+        case True:
+            return ": memory ran out, and the kernel killed it"
+        case None:  # the kernel does not count here
+            return " (nobody sent it? then memory ran out)"
+    return ""
 
 
 def _code(returncode: int) -> str:

@@ -18,8 +18,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from sciml_kernel.pool import setups
 from sciml_kernel.pool.files import now_utc, write_json
 from sciml_kernel.pool.generation import Generation
+from sciml_kernel.pool.owner import OwnerWatch
 from sciml_kernel.pool.processes import MARK, ProcessId, kill_marked
 from sciml_kernel.pool.spec import PoolDir, PoolSpec
 
@@ -44,6 +46,7 @@ class Keeper:
         self._start_deadline = 0.0
         self._last_used = time.monotonic()
         self._users = [user for user in [ProcessId.from_json(spec.owner)] if user]
+        self._owner = OwnerWatch(directory.path)
         self._selector = selectors.DefaultSelector()
         self._pidfds: list[int] = []
         self._stopping = ""
@@ -105,11 +108,14 @@ class Keeper:
             doubt = "" if wrong else f"; is {self._spec.mpiexec} of the MPI that mpi4py uses? `sciml doctor` checks it"
             self._lose(f"start failed: {trouble}{doubt}\n{self._engines.last_words([0])}".rstrip())
         elif now > self._start_deadline:
-            self._lose(f"start failed: after {self._spec.timeout_s:g} s {self._engines.missing()}")
+            waited_s = setups.start_limit_s(self._directory, self._spec)
+            self._lose(f"start failed: after {waited_s:.3g} s {self._engines.missing()}")
 
     def _look_at_users(self, now: float) -> None:
         """The time to live runs while no living process uses the pool and no call runs."""
         self._users = [user for user in self._users if not user.here or user.alive()]
+        if not self._users and self._owner.gone(now):
+            self._stopping = "stopped"
         if self._users or (self._engines is not None and self._engines.calls()):
             self._last_used = now
         elif self._spec.ttl_s is not None and now - self._last_used > self._spec.ttl_s:
@@ -120,7 +126,7 @@ class Keeper:
 
     def _launch(self, deadline: float | None = None) -> None:
         self._number += 1
-        self._start_deadline = deadline or time.monotonic() + self._spec.timeout_s
+        self._start_deadline = deadline or time.monotonic() + setups.start_limit_s(self._directory, self._spec)
         self._exits = []
         self._engines = Generation(self._directory, self._spec, self._number)
         try:

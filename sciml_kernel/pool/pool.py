@@ -8,16 +8,17 @@ import dataclasses
 import os
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sciml_kernel.errors import NotFoundError, PoolDeadError, PoolError, PoolStartError, did_you_mean
-from sciml_kernel.pool import control, launch, plan, tables
+from sciml_kernel.errors import NotFoundError, PoolBusyError, PoolDeadError, PoolError, PoolStartError, did_you_mean
+from sciml_kernel.pool import control, launch, owner, plan, setups, tables
 from sciml_kernel.pool.base import HELP, BasePool
-from sciml_kernel.pool.files import tail
+from sciml_kernel.pool.files import claim, tail
 from sciml_kernel.pool.health import Health, measure
-from sciml_kernel.pool.processes import ProcessId, kill_marked
+from sciml_kernel.pool.processes import ProcessId
+from sciml_kernel.pool.setups import SetUp
 from sciml_kernel.pool.spec import LIVE, PoolDir, PoolSpec
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Pool"]
 
-_owned: dict[Path, Pool] = {}
+CLAIM_WAIT_S = 2.0  # another process that sends a call at the same moment has its ranks busy by then
 
 
 class Pool(BasePool):
@@ -189,7 +190,7 @@ class Pool(BasePool):
             spec = self._revive(spec, n)
         else:
             generation = int(control.request(self._directory, "restart", n=n)["generation"])
-            health = control.wait_settled(self._directory, generation=generation, timeout_s=spec.timeout_s + 10.0)
+            health = control.wait_settled(self._directory, generation=generation, timeout_s=self._patience_s(spec))
             if health.state not in ("ready", "busy"):
                 raise PoolStartError(f"pool {self.name!r}: {health.reason or f'it is {health.state}'}")
         self._greet()
@@ -204,23 +205,23 @@ class Pool(BasePool):
 
     def stop(self) -> None:
         """End it, whatever is left of it: no process, socket or file remains. Idempotent."""
-        _owned.pop(self._directory.path, None)
+        owner.release(self._directory.path)
         control.end(self._directory)
         self._disconnect()
 
     def keep(self) -> None:
         """From now on it outlives the normal end of this process."""
-        _owned.pop(self._directory.path, None)
+        owner.release(self._directory.path)
 
     def adopt(self) -> Pool:
         """From now on the normal end of this process stops it, as if it had been started here."""
-        _owned[self._directory.path] = self
+        owner.own(self._directory.path, self)
         return self
 
     @classmethod
     def owned(cls) -> builtins.list[Pool]:
         """Pools that the normal end of this process will stop: started or adopted here, and not kept."""
-        return [*_owned.values()]
+        return owner.owned()
 
     def __enter__(self) -> Pool:
         return self
@@ -250,7 +251,26 @@ class Pool(BasePool):
             return  # its keeper is gone: then the pool is dead, which the next look says
 
     def _settle(self, generation: int) -> Health:
-        return control.wait_settled(self._directory, generation=generation, timeout_s=self._spec().timeout_s + 10.0)
+        return control.wait_settled(self._directory, generation=generation, timeout_s=self._patience_s(self._spec()))
+
+    def _read_set_ups(self) -> builtins.list[SetUp]:
+        return setups.read(self._directory)
+
+    def _write_set_ups(self, cells: builtins.list[SetUp]) -> None:
+        setups.write(self._directory, cells)
+
+    def _claim(self, health: Health) -> Callable[[], None]:
+        release = claim(self._directory.generation(health.generation), CLAIM_WAIT_S)
+        now = self.measure()
+        if release is None or now.state == "busy":
+            if release is not None:
+                release()
+            what = now.call["name"] if now.call else "the call of another process"
+            raise PoolBusyError(f"pool {self.name!r} is running {what}; wait for it, or interrupt() it")
+        return release
+
+    def _patience_s(self, spec: PoolSpec) -> float:
+        return setups.start_limit_s(self._directory, spec) + 10.0
 
     def _open_link(self, health: Health) -> Connection:
         """Raises PoolDeadError. Ranks that the controller gave up while they registered (on a very busy machine) can't
@@ -279,7 +299,7 @@ class Pool(BasePool):
         spec = dataclasses.replace(
             spec, n=n, threads_per_rank=max(1, spec.cores // n), owner=ProcessId.of(os.getpid()).to_json()
         )
-        kill_marked(spec.id)
+        control.clear(self._directory, spec)
         if not self._directory.path.is_dir():
             raise PoolDeadError(f"pool {self.name!r} was stopped; {HELP}")
         for path in self._directory.path.glob("gen-*"):
@@ -287,18 +307,16 @@ class Pool(BasePool):
         self._directory.state_path.unlink(missing_ok=True)
         self._directory.write_spec(spec)
         keeper = control.spawn_keeper(self._directory, spec)
-        health = control.wait_settled(self._directory, generation=1, timeout_s=spec.timeout_s + 10.0, keeper=keeper)
+        health = control.wait_settled(self._directory, generation=1, timeout_s=self._patience_s(spec), keeper=keeper)
         if health.state != "ready":
             raise PoolStartError(f"pool {self.name!r}: {health.reason or f'it is {health.state}'}")
         return spec
 
 
-def _stop_owned(pid: int) -> None:
+def _stop_owned() -> None:
     """A normal end of the process that started pools stops them, unless they are kept."""
-    if os.getpid() != pid:
-        return  # a fork of it
     for pool in Pool.owned():
         pool.stop()
 
 
-atexit.register(_stop_owned, os.getpid())
+atexit.register(_stop_owned)

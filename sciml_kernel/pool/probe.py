@@ -18,8 +18,10 @@ from typing import Any, TextIO
 
 from sciml_kernel.contracts import RankReport
 from sciml_kernel.pool import rank as rank_side
+from sciml_kernel.pool import setups
 from sciml_kernel.pool.files import now_utc, write_json
 from sciml_kernel.pool.processes import ProcessId
+from sciml_kernel.pool.spec import PoolDir
 
 __all__ = ["describe_rank", "report"]
 
@@ -27,7 +29,8 @@ _PACKAGES = ("sciml-kernel", "ipyparallel", "mpi4py", "numpy", "tensorflow", "te
 
 
 def report() -> None:
-    """Write `ranks/<host>-<pid>.json` and set up `pool.rank`. Called by the engine's startup command.
+    """Write `ranks/<host>-<pid>.json`, set up `pool.rank` and run the pool's set-up cells. Called by the engine's
+    startup command.
 
     Named by process, not by rank: n worlds of size 1 would all be rank 0.
     """
@@ -39,7 +42,11 @@ def report() -> None:
     rank_side.set_up(rank=facts.rank, size=facts.world_size, host=facts.host, place=place)
     process = ProcessId.of(os.getpid())
     value = {"engine_id": app.id, "process": process.to_json(), "report": facts.to_json()}
-    write_json(place / "ranks" / f"{facts.host}-{facts.pid}.json", value)
+    mine, cells = place / "ranks" / f"{facts.host}-{facts.pid}.json", setups.read(PoolDir(place.parent))
+    if cells:
+        write_json(mine, {**value, "ready": False})
+        value["set_up_error"] = setups.run_all(cells, rank_side.execute)
+    write_json(mine, {**value, "ready": True})
     # The engine redirects its output right after this; from then on, what is published goes to the log as well.
     asyncio.get_running_loop().call_soon(_copy_output_to_log)
 

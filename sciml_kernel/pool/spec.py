@@ -91,6 +91,8 @@ class PoolDir:
     ::
 
         spec.json       PoolSpec
+        setup.json      cells that every engine set runs before it counts as ready
+        owner.json      whose normal end stops it: `owner`
         pool.json       what the keeper saw last: state, reason, generation, pids, ranks, exits
         keeper.sock     where the keeper takes commands
         logs/           keeper.log, controller.log, mpiexec.log, rank-<r>.log
@@ -111,6 +113,10 @@ class PoolDir:
     @property
     def spec_path(self) -> Path:
         return self.path / "spec.json"
+
+    @property
+    def setup_path(self) -> Path:
+        return self.path / "setup.json"
 
     @property
     def state_path(self) -> Path:

@@ -10,11 +10,20 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sciml_kernel.errors import PoolBusyError, PoolDeadError, RemoteError, RunTimeoutError, UsageError
+from sciml_kernel.errors import (
+    PoolBusyError,
+    PoolDeadError,
+    PoolStartError,
+    RemoteError,
+    RunInterruptedError,
+    RunTimeoutError,
+    UsageError,
+)
 from sciml_kernel.pool.rank import rank_info
 
 __all__ = ["HERE", "PoolContract", "wait_for"]
@@ -52,15 +61,20 @@ def fail_while_others_wait(rank: int) -> None:
     wait_in_collective()
 
 
-def wait_in_collective() -> None:
-    """Block where no interrupt frees: rank 0 never comes to a barrier that all others enter."""
+def wait_in_collective(folder: str | None = None) -> None:
+    """Block where no interrupt frees: rank 0 never comes to a barrier that all others enter.
+
+    folder: each rank leaves a file there on its way into the collective.
+    """
     info = rank_info()
+    if info.place is not None:
+        from mpi4py import MPI
+    if folder is not None:
+        Path(folder, str(info.rank)).touch()
     if info.place is None:
         from sciml_kernel.pool.fake import hold
 
         hold()
-    from mpi4py import MPI
-
     if info.rank != 0:
         MPI.COMM_WORLD.Barrier()
     MPI.COMM_WORLD.recv(source=(info.rank + 1) % info.size, tag=77)  # rank 0 waits for what nobody sends
@@ -177,6 +191,19 @@ class PoolContract:
             assert caught.value.exit_code == 130
             assert pool.run(f"{HERE}:sleep", 0) == ["slept"] * pool.n
 
+    def test_a_second_interrupt_frees_ranks_that_no_interrupt_reaches(self, pool: Any, tmp_path: Path) -> None:
+        n = pool.n
+        call = pool.submit(f"{HERE}:wait_in_collective", str(tmp_path))
+        wait_for(lambda: len(list(tmp_path.iterdir())) == n)
+        call.interrupt()
+        assert not call.wait(0.3)
+        begin = time.monotonic()
+        call.abort("interrupted twice")
+        assert time.monotonic() - begin < 2.5
+        with pytest.raises(RunInterruptedError, match="interrupted twice"):
+            call.result()
+        assert pool.run(f"{HERE}:who") == [[rank, n] for rank in range(n)]
+
     def test_submit_returns_before_the_ranks_answer(self, pool: Any) -> None:
         call = pool.submit(f"{HERE}:sleep", 0.2)
         assert not call.done()
@@ -226,6 +253,38 @@ class PoolContract:
         with pytest.raises(RemoteError, match="SyntaxError"):
             pool.execute("if if")
         assert pool.state == "ready"
+
+    def test_set_up_cells_run_again_on_every_new_engine_set_in_their_order(self, pool: Any) -> None:
+        pool.set_up("base = 10 * mpi_rank")
+        pool.set_up("made = base + 1", name="made")
+        pool.set_up("made = base + 2", name="made")  # the newer one of this name counts
+        pool.set_up("base = 10 * mpi_rank")
+        assert pool.set_ups == ["base = 10 * mpi_rank", "made = base + 2"]
+        with pytest.raises(RemoteError, match="ZeroDivisionError"):
+            pool.set_up("1 / 0")  # is not kept
+        pool.restart()
+        pool.execute("assert made == 10 * mpi_rank + 2, made")
+        pool.forget_set_ups()
+        pool.restart()
+        pool.execute("assert 'made' not in globals()")
+
+    def test_set_up_cells_run_again_after_the_automatic_replacement(self, pool: Any) -> None:
+        pool.set_up("kept = 7")
+        with pytest.raises(RemoteError, match="raised at"):
+            pool.run(f"{HERE}:fail_while_others_wait", 1)
+        pool.execute("assert kept == 7")
+        pool.forget_set_ups()
+
+    def test_a_set_up_cell_that_fails_on_a_new_engine_set_is_named(self, pool: Any, tmp_path: Any) -> None:
+        switch = tmp_path / "switch"
+        pool.set_up(f"import os\nif mpi_rank == 1 and os.path.exists({str(switch)!r}):\n    raise OSError('no disk')")
+        switch.touch()
+        with pytest.raises(PoolStartError, match=r"rank 1 @ .*set-up cell 1 failed: OSError: no disk"):
+            pool.restart()
+        assert pool.state == "dead"
+        pool.forget_set_ups()
+        pool.restart()
+        assert len(pool.run(f"{HERE}:who")) == pool.n
 
     def test_a_lost_rank_is_named_and_restart_brings_all_back(self, pool: Any, lose: Callable[[int], None]) -> None:
         n = pool.n

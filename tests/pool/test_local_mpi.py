@@ -408,3 +408,29 @@ def test_an_interrupted_start_leaves_nothing(monkeypatch: pytest.MonkeyPatch) ->
         Pool.start(1)
     assert list(pools_root().iterdir()) == []
     assert ProcessId.of(keepers[0]).start_ticks == 0
+
+
+def test_of_two_processes_that_submit_at_once_one_is_refused(start: Start, tmp_path: Path) -> None:
+    """Both see a ready pool; without a claim the second call would wait behind the first, unseen."""
+    pool = start(2)
+    code = (
+        "import pathlib, sys, time, sciml_kernel as sk\n"
+        f"pool = sk.Pool.attach({pool.name!r})\n"
+        "pool.client.ids\n"  # connected
+        f"pathlib.Path({str(tmp_path)!r}, sys.argv[1]).touch()\n"
+        f"while len(list(pathlib.Path({str(tmp_path)!r}).iterdir())) < 2:\n    time.sleep(0.0005)\n"
+        "try:\n"
+        f"    print('ran', pool.run('{HERE}:sleep', 1.5)[0])\n"
+        "except sk.errors.PoolBusyError as error:\n"
+        "    print('refused', error)\n"
+    )
+    script = [sys.executable, "-c", code]
+    processes = [subprocess.Popen([*script, name], stdout=subprocess.PIPE, text=True) for name in "ab"]
+    try:
+        said = sorted(process.communicate(timeout=60)[0] for process in processes)
+    finally:
+        for process in processes:
+            process.kill()
+    assert said[0].startswith("ran slept")
+    assert "is running" in said[1]
+    assert said[1].startswith("refused")
