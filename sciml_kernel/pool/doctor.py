@@ -104,7 +104,7 @@ print(json.dumps({"mpi4py": mpi4py.__version__, "library": MPI.Get_library_versi
 
 
 def _mpi_library(seen: Seen) -> Iterator[Check]:
-    seen.mpi4py = answer = ask(_MPI4PY, timeout_s=MPI_TIMEOUT_S)
+    seen.mpi4py = answer = ask(_MPI4PY, timeout_s=MPI_TIMEOUT_S, env=seen.mpi.variables if seen.mpi else None)
     if "error" in answer:
         yield fail("mpi library", f"mpi4py: {answer['error']}", SETUP)
         return
@@ -144,7 +144,7 @@ def _mpi_ranks(seen: Seen) -> Iterator[Check]:
     launcher = LocalLauncher()
     command = launcher.command(spec, [sys.executable, "-c", _HELLO])
     try:
-        answer = run(command, timeout_s=MPI_TIMEOUT_S, env=launcher.variables(spec))
+        answer = run(command, timeout_s=MPI_TIMEOUT_S, env={**launcher.variables(spec), **seen.mpi.variables})
     except (OSError, subprocess.TimeoutExpired) as error:
         yield fail("mpi ranks", f"two ranks did not come up: {error}", SETUP)
         return

@@ -89,10 +89,10 @@ def run(
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
-def ask(code: str, *, timeout_s: float) -> dict[str, Any]:
+def ask(code: str, *, timeout_s: float, env: Mapping[str, str] | None = None) -> dict[str, Any]:
     """The JSON object that the code prints last, in a Python of its own; {"error": why} when there is none."""
     try:
-        answer = run([sys.executable, "-c", code], timeout_s=timeout_s)
+        answer = run([sys.executable, "-c", code], timeout_s=timeout_s, env=env)
     except subprocess.TimeoutExpired:
         return {"error": f"no answer within {timeout_s:g} s"}
     except OSError as error:

@@ -63,7 +63,7 @@ def make_spec(
         mpiexec=mpi.mpiexec,
         mpi_vendor=mpi.vendor,
         created_utc=now_utc(),
-        env=dict(env or {}),
+        env={**mpi.variables, **(env or {})},
         options=options,
         owner=ProcessId.of(os.getpid()).to_json(),
     )

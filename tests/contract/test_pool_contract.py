@@ -1,4 +1,4 @@
-"""One suite for every pool: in this process, and on the MPI of this environment."""
+"""One suite for every pool: in this process, on the MPI of this environment, and on Open MPI."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from sciml_kernel.errors import UsageError
 from sciml_kernel.pool import FakePool, Pool
 from sciml_kernel.pool.processes import marked_pids
+from sciml_kernel.testing.machine import open_mpi, remains
 from sciml_kernel.testing.pool_suite import PoolContract
 
 
@@ -31,26 +32,36 @@ class TestFake(PoolContract):
             FakePool.start(n=0)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="class")
 def state_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("state")
 
 
-@pytest.fixture(scope="module")
-def shared(state_home: Path) -> Iterator[Pool]:
-    """One pool for the class: each test leaves it ready, which is part of what is tested."""
+@pytest.fixture(scope="class")
+def shared(request: pytest.FixtureRequest, state_home: Path) -> Iterator[Pool]:
+    """One pool for a class: each test leaves it ready, which is part of what is tested. Nothing is left of it."""
+    before = remains()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(state_home))
+        if request.cls.vendor == "openmpi":
+            patch.setenv("SCIML_MPI", str(open_mpi(state_home)))
         pool = Pool.start(n=2, oversubscribe=True)
+        if request.cls.vendor == "openmpi":
+            assert pool._spec().mpi_vendor == "openmpi"
+            assert all("Open MPI" in text for text in pool.report()["mpi_library"])
     mark = pool._spec().id
     yield pool
     pool.stop()
     assert marked_pids(mark) == []
     assert not pool.path.exists()
+    assert remains() <= before
 
 
-@pytest.mark.mpi
-class TestLocalMpi(PoolContract):
+class RealPools(PoolContract):
+    """Ranks are processes: SIGKILL to one is what `lose` says."""
+
+    vendor = ""
+
     @pytest.fixture
     def pool(self, shared: Pool, state_home: Path, monkeypatch: pytest.MonkeyPatch) -> Pool:
         monkeypatch.setenv("XDG_STATE_HOME", str(state_home))
@@ -62,3 +73,15 @@ class TestLocalMpi(PoolContract):
             os.kill(int(pool.report().set_index("rank").loc[rank, "pid"]), signal.SIGKILL)
 
         return kill
+
+
+@pytest.mark.mpi
+class TestLocalMpi(RealPools):
+    """The MPI of this environment."""
+
+
+@pytest.mark.mpi
+class TestOpenMpi(RealPools):
+    """The system's Open MPI, named by $SCIML_MPI; mpi4py loads its library at run time."""
+
+    vendor = "openmpi"
