@@ -10,13 +10,14 @@ import time
 from typing import Any
 
 from sciml_kernel.errors import PoolDeadError, PoolError
-from sciml_kernel.pool.files import read_json
+from sciml_kernel.pool import leftovers
+from sciml_kernel.pool.files import age_s, read_json
 from sciml_kernel.pool.health import Health, measure
 from sciml_kernel.pool.keeper import socket_address
 from sciml_kernel.pool.processes import MARK, ProcessId, kill_marked
 from sciml_kernel.pool.spec import PoolDir, PoolSpec
 
-__all__ = ["end", "request", "spawn_keeper", "wait_settled"]
+__all__ = ["clear", "end", "request", "spawn_keeper", "wait_settled"]
 
 POLL_S = 0.02
 
@@ -101,11 +102,19 @@ def end(directory: PoolDir, *, timeout_s: float = 3.0, child: int | None = None)
         if keeper.alive():
             _signal(keeper.pid, signal.SIGKILL)
     if spec is not None:
-        kill_marked(spec.id)
+        clear(directory, spec)
     for pid in {keeper.pid if keeper is not None else child, child}:
         if pid is not None:
             _reap(pid)
     directory.remove()
+
+
+def clear(directory: PoolDir, spec: PoolSpec) -> None:
+    """End every process that a lost keeper left, and remove what its MPI made outside the pool's directory."""
+    kill_marked(spec.id)
+    pids = (read_json(directory.state_path) or {}).get("pids") or {}
+    leftovers.remove_session(pids.get("mpiexec"), temporary=spec.env.get("TMPDIR"))
+    leftovers.remove(leftovers.orphans(time.time() - age_s(spec.created_utc)))
 
 
 def _keeper(state: dict[str, Any]) -> ProcessId | None:
