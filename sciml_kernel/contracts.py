@@ -89,7 +89,10 @@ class RankReport(_Json):
 
 @dataclass(frozen=True, slots=True)
 class RankExit(_Json):
-    """How a rank's process ended, as its wrapper's waitpid saw it. `signal` is a name such as "SIGKILL", else None."""
+    """How a rank's process ended, as its wrapper's waitpid saw it. `signal` is a name such as "SIGKILL", else None.
+
+    memory_ran_out: whether the kernel killed it for that; None where it does not say.
+    """
 
     rank: int
     host: str
@@ -97,6 +100,7 @@ class RankExit(_Json):
     exit_code: int | None
     signal: str | None
     ended_utc: str
+    memory_ran_out: bool | None = None
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from sciml_kernel.contracts import RankExit
 from sciml_kernel.pool.files import now_utc, write_json
+from sciml_kernel.pool.oom import oom_kills
 from sciml_kernel.pool.processes import die_with_parent, signal_name
 from sciml_kernel.pool.spec import PoolDir
 
@@ -53,7 +54,7 @@ def main(arguments: list[str]) -> int:
         print(f"{directory.spec_path} can't be read", file=sys.stderr)
         return 2
     die_with_parent()
-    rank = rank_of_environment()
+    rank, kills = rank_of_environment(), oom_kills()
     child = os.fork()
     if child == 0:
         die_with_parent()
@@ -66,11 +67,14 @@ def main(arguments: list[str]) -> int:
     # mpiexec signals the wrapper; the engine decides what it means.
     signal.signal(signal.SIGTERM, lambda number, _frame: os.kill(child, number))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    return _wait(child, rank, directory.generation(generation))
+    return _wait(child, rank, directory.generation(generation), kills)
 
 
-def _wait(child: int, rank: int, place: Path) -> int:
-    """Note each stop and continuation of the engine, and its end; return the exit code to pass on."""
+def _wait(child: int, rank: int, place: Path, kills: int | None) -> int:
+    """Note each stop and continuation of the engine, and its end; return the exit code to pass on.
+
+    kills: what `oom_kills` said before the engine was there.
+    """
     host, stopped = socket.gethostname(), place / "stops" / f"rank-{rank}.json"
     while True:
         _, status = os.waitpid(child, os.WUNTRACED | os.WCONTINUED)
@@ -84,7 +88,9 @@ def _wait(child: int, rank: int, place: Path) -> int:
     killed = os.WIFSIGNALED(status)
     code = None if killed else os.WEXITSTATUS(status)
     name = signal_name(os.WTERMSIG(status)) if killed else None
-    record = RankExit(rank=rank, host=host, pid=child, exit_code=code, signal=name, ended_utc=now_utc())
+    now = oom_kills() if name == "SIGKILL" else kills
+    out_of_memory = None if kills is None or now is None else now > kills
+    record = RankExit(rank, host, child, code, name, now_utc(), out_of_memory)
     with contextlib.suppress(FileNotFoundError):  # the pool was stopped and its files are gone
         write_json(place / "exits" / f"rank-{rank}.json", record.to_json(), durable=False)
     return 128 + os.WTERMSIG(status) if killed else os.WEXITSTATUS(status)
