@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from sciml_kernel.jupyter import display
+from sciml_kernel.jupyter import display, help, ownership
 from sciml_kernel.jupyter.magics import SciMLMagics
 
 __all__ = ["load"]
 
 
 def load(shell: Any) -> None:
-    """Add the magics to an IPython shell and show live figures in its cells. Loading it twice is no harm."""
+    """Add the magics to an IPython shell, show live figures in its cells, and in a Jupyter kernel tie the pools to it.
+
+    In IPython at a terminal the normal end of the process stops its pools. Loading it twice is no harm.
+    """
     shell.register_magics(SciMLMagics)
+    help.add(shell)
     display.register()
+    kernel = getattr(shell, "kernel", None)
+    if kernel is not None:
+        ownership.tie(kernel)

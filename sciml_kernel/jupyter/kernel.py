@@ -1,27 +1,35 @@
 """The `sciml` kernel: `python -m sciml_kernel.jupyter.kernel -f CONNECTION_FILE`.
 
-An IPython kernel with the extension loaded. A shutdown stops the pools that it started and that are not kept; a restart
-leaves them for the kernel that comes after it. In a batch run all that cells print also goes straight to
-`logs/notebook.log` of the record, so that the last line before a crash is not lost with the kernel.
+An IPython kernel with the extension loaded, which brings the magics and ties the pools to the kernel (`ownership`).
+In a batch run all that cells print also goes straight to `logs/notebook.log` of the record, so that the last line
+before a crash is not lost with the kernel.
 """
 
 from __future__ import annotations
 
 import os
+import platform
 import sys
 from pathlib import Path
 from typing import Any
 
 from ipykernel.ipkernel import IPythonKernel
 from ipykernel.kernelapp import IPKernelApp
+from IPython.core import release
+from traitlets import List
 
 from sciml_kernel import __version__
-from sciml_kernel.jupyter import ownership
 
 __all__ = ["SciMLKernel", "main"]
 
 LOG_VARIABLE = "SCIML_BATCH_LOG"  # set by a batch run: file that takes what cells print
 MOST_LOG_BYTES = 64_000_000
+
+BANNER = f"""sciml_kernel {__version__}, IPython {release.version}, Python {platform.python_version()}
+    %pool start -n 4    ranks of MPI; %pool? lists what else it does
+    %%ranks             a cell that runs on every rank; %%ranks? lists its options
+    %runs               every training, newest first
+    import sciml_kernel as sk    sk? is the table of contents"""
 
 
 class SciMLKernel(IPythonKernel):
@@ -29,23 +37,16 @@ class SciMLKernel(IPythonKernel):
 
     implementation = "sciml_kernel"
     implementation_version = __version__
-    banner = f"sciml_kernel {__version__}: %pool, %%ranks, %runs; `import sciml_kernel as sk`"
+    banner = BANNER
+    # IPython's links lead to hosts that a compute node can't reach. Help is in the kernel itself: %pool?, sk?
+    help_links: Any = List()
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)  # type: ignore[no-untyped-call]
-        ownership.take_over(_connection_file())
         log = os.environ.get(LOG_VARIABLE)
         if log:
             for stream in (sys.stdout, sys.stderr):  # ipykernel's OutStream here
                 stream.echo = _Log(Path(log))  # type: ignore[union-attr]
-
-    def do_shutdown(self, restart: bool) -> Any:
-        """Called by Jupyter, in the control thread: also while a cell runs."""
-        if restart:
-            ownership.hand_over(_connection_file())
-        else:
-            ownership.stop_owned()
-        return super().do_shutdown(restart)  # type: ignore[no-untyped-call]
 
 
 class _Log:
@@ -62,11 +63,6 @@ class _Log:
 
     def flush(self) -> None:
         """Nothing is held back."""
-
-
-def _connection_file() -> str:
-    """Stays the same over a restart of the kernel."""
-    return str(IPKernelApp.instance().abs_connection_file) if IPKernelApp.initialized() else ""
 
 
 def main() -> None:

@@ -1,62 +1,83 @@
-"""Which pools end with this kernel: those that it started and that are not kept.
+"""Which pools end with this kernel: those that it started or took over and that are not kept.
 
-A kernel that restarts leaves their names beside its connection file, which the next kernel has too; that one then owns
-them. A kernel that is killed leaves nothing: its pools end by their time to live.
+Jupyter says at the end of a kernel whether another one comes in its place. Then the pools stay, and the next kernel
+with the same connection file takes them over, also after a crash. Otherwise they are stopped. A kernel that is killed
+can't do either: `pool.owner` says what becomes of its pools. decisions/0003 has the reasons.
 """
 
 from __future__ import annotations
 
-import json
+import inspect
 import os
 import sys
+import threading
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from sciml_kernel.errors import SciMLError
+from sciml_kernel.pool import owner
 
-__all__ = ["hand_over", "stop_owned", "take_over"]
+__all__ = ["stop_owned", "take_over", "tie"]
 
-
-def _owned() -> dict[Path, Any]:
-    """Pools of this process that its normal end would stop; none when it never used a pool."""
-    module = sys.modules.get("sciml_kernel.pool.pool")
-    return getattr(module, "_owned", {})
+STOP_LIMIT_S = 2.0  # Jupyter ends a kernel by force 2.5 s after it has asked
 
 
-def _note(connection_file: str) -> Path:
-    return Path(f"{connection_file}.pools")
+def tie(kernel: Any) -> None:
+    """Tie the pools of this process to its kernel (ipykernel's, or one derived from it). Twice is no harm.
+
+    ipykernel offers no hook that tells a restart from an end but `do_shutdown` itself, so that one is wrapped. It runs
+    in the control thread, also while a cell runs.
+    """
+    if not hasattr(kernel, "do_shutdown") or hasattr(kernel, "_sciml_tied"):
+        return
+    plain = kernel.do_shutdown
+
+    async def do_shutdown(restart: bool) -> Any:
+        if restart:
+            owner.forget()
+        else:
+            stop_owned()
+        answer = plain(restart)
+        return await answer if inspect.isawaitable(answer) else answer
+
+    kernel.do_shutdown = do_shutdown
+    kernel._sciml_tied = True
+    connection_file = _connection_file()
+    owner.be_kernel(connection_file)
+    take_over(connection_file)
 
 
 def stop_owned() -> None:
-    """Stop them now: the process may be killed before its own clean-up, when a cell is running."""
-    for pool in list(_owned().values()):
-        with suppress(SciMLError, OSError):
-            pool.stop()
+    """Stop them all at once: a slow one must not keep the others alive when Jupyter loses its patience.
 
-
-def hand_over(connection_file: str) -> None:
-    """Leave the pools running and note them for the kernel that comes next with this connection file."""
-    pools = list(_owned().values())
-    for pool in pools:
-        pool.keep()
-    if pools and connection_file:
-        fd = os.open(_note(connection_file), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(fd, "w") as file:
-            json.dump([pool.name for pool in pools], file)
+    A keeper that was asked goes on by itself, so nothing is lost if this process is killed meanwhile.
+    """
+    threads = [threading.Thread(target=_stop, args=(pool,), daemon=True) for pool in owner.owned()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(STOP_LIMIT_S)
 
 
 def take_over(connection_file: str) -> None:
-    """Own the pools that the kernel before this one left. Attaching tells their keepers that they are in use."""
-    note = _note(connection_file)
-    if not connection_file or not note.exists():
-        return
-    with suppress(OSError, ValueError):
-        names = json.loads(note.read_text())
-        note.unlink()
+    """Own what the kernel before this one left. Attaching tells the keepers that their pools are in use."""
+    names = owner.left_by(connection_file) if connection_file else []
+    for name in names:
         from sciml_kernel.pool import Pool
 
-        for name in names:
-            with suppress(SciMLError):
-                pool = Pool.attach(name)
-                _owned()[pool.path] = pool
+        with suppress(SciMLError):
+            Pool.attach(name).adopt()
+
+
+def _stop(pool: Any) -> None:
+    with suppress(SciMLError, OSError):
+        pool.stop()
+
+
+def _connection_file() -> str:
+    """Stays the same over a restart of the kernel; "" where there is none (a kernel inside another program)."""
+    app = getattr(sys.modules.get("ipykernel.kernelapp"), "IPKernelApp", None)
+    if app is None or not app.initialized():
+        return ""
+    path = str(getattr(app.instance(), "abs_connection_file", ""))
+    return path if os.path.isfile(path) else ""

@@ -4,6 +4,7 @@
     `spec`        what a pool is asked to be, and where its files lie
     `launch`      what a launcher must say; `launch_local` says it for this machine's MPI
     `mpi`         which mpiexec
+    `owner`       which pools end with this process, and with which Jupyter kernel
     `keeper`      one small process a pool: owns controller and mpiexec; `generation` is one engine set of it
     `wrapper`     parent of each rank's engine: knows how it ended
     `probe`       what a rank says of itself at start; `rank` runs a call on a rank
