@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import signal
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sciml_kernel.errors import PoolBusyError, PoolDeadError, UsageError
-from sciml_kernel.pool import setups
+from sciml_kernel.pool import setups, tables
 from sciml_kernel.pool.calls import Call, Link, OnData, OnOutput
-from sciml_kernel.pool.health import Health
+from sciml_kernel.pool.card import Card
+from sciml_kernel.pool.health import Health, describe_call
 from sciml_kernel.pool.setups import SetUp
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["BasePool"]
 
@@ -35,6 +40,11 @@ class BasePool(ABC):
     @property
     @abstractmethod
     def name(self) -> str: ...
+
+    @property
+    @abstractmethod
+    def id(self) -> str:
+        """Differs from every other pool's, also from one that had the same name before; "" once it is stopped."""
 
     @property
     @abstractmethod
@@ -78,9 +88,19 @@ class BasePool(ABC):
         health = self.measure()
         if health.state == "ready" and self._call is not None and not self._call.done():
             # Sent a moment ago: the ranks have not set their marks yet.
-            call = {"name": self._call.name, "since_utc": "", "ranks": self._call.ranks}
-            return Health("busy", "", health.generation, health.n, health.ranks, health.exits, call, health.keeper)
+            call = describe_call(self._call.name, self._call.since_utc, self._call.ranks)
+            return dataclasses.replace(health, state="busy", call=call)
         return health
+
+    def report(self) -> pd.DataFrame:
+        """One row a rank: state, host, pid, cores, memory of its host and its own, gpu, versions, last seen, call."""
+        return tables.ranks_table(self.health())
+
+    def __repr__(self) -> str:
+        return tables.one_line(self.name, self.health(), type(self).__name__)
+
+    def _repr_html_(self) -> str:
+        return Card(self.name, self.health())._repr_html_()
 
     # -- run ----------------------------------------------------------------------------------------------------------
 

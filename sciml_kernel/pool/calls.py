@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from sciml_kernel.errors import PoolDeadError, RemoteError, RunInterruptedError, RunTimeoutError
+from sciml_kernel.pool.files import now_utc
 from sciml_kernel.pool.health import Health
 
 __all__ = ["Call", "Link", "Owner", "RankOutput", "remote_error"]
@@ -102,7 +103,7 @@ class Call:
         publish: OnData | None = None,
         on_begun: Callable[[], None] = lambda: None,
     ) -> None:
-        self.name, self.ranks = name, ranks
+        self.name, self.ranks, self.since_utc = name, ranks, now_utc()
         self._owner, self._link, self._hosts = owner, link, hosts
         self._timeout, self._on_output, self._publish = timeout, on_output, publish
         self._changed = threading.Condition()

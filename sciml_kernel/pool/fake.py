@@ -21,7 +21,7 @@ from sciml_kernel.pool import rank as rank_side
 from sciml_kernel.pool import setups
 from sciml_kernel.pool.base import BasePool
 from sciml_kernel.pool.files import now_utc
-from sciml_kernel.pool.health import Health
+from sciml_kernel.pool.health import Health, describe_call
 from sciml_kernel.pool.processes import ProcessId
 from sciml_kernel.pool.setups import SetUp
 
@@ -134,7 +134,7 @@ class FakePool(BasePool):
     def __init__(self, n: int = 4, name: str = "fake") -> None:
         super().__init__()
         self._name, self._n = name, n
-        self._state, self._reason = "ready", ""
+        self._state, self._reason, self._started_utc = "ready", "", now_utc()
         self._exits: list[dict[str, Any]] = []
         self._set_ups: list[SetUp] = []
         self._threads = _ThreadLink(1, n)
@@ -150,17 +150,32 @@ class FakePool(BasePool):
         return self._name
 
     @property
+    def id(self) -> str:
+        return f"fake-{id(self)}"
+
+    @property
     def n(self) -> int:
         return self._n if self._state != "stopped" else 0
 
     def measure(self) -> Health:
-        ranks = [self._rank(rank) for rank in range(self._n)] if self._state == "ready" else []
-        running = self._threads.running()
-        call = None
-        if running and self._state == "ready":
-            call = {"name": self._call.name if self._call else "a call", "since_utc": "", "ranks": running}
-        state = "busy" if call else self._state
-        return Health(state, self._reason, self._threads.generation, self._n, ranks, self._exits, call)
+        if self._state == "stopped":
+            return Health("stopped")
+        running = self._threads.running() if self._state == "ready" else []
+        name, since_utc = (self._call.name, self._call.since_utc) if self._call else ("a call", "")
+        return Health(
+            state="busy" if running else self._state,
+            reason=self._reason,
+            generation=self._threads.generation,
+            n=self._n,
+            ranks=[self._rank(rank) for rank in range(self._n)],
+            exits=self._exits,
+            call=describe_call(name, since_utc, running) if running else None,
+            n_here=self._n,
+            marks=[{"rank": rank, "name": name, "since_utc": since_utc} for rank in running],
+            started_utc=self._started_utc,
+            ready_utc=self._started_utc,
+            users=[ProcessId.of(os.getpid()).to_json()],
+        )
 
     def _rank(self, rank: int) -> dict[str, Any]:
         host, pid = socket.gethostname(), os.getpid()
@@ -207,9 +222,6 @@ class FakePool(BasePool):
 
     def __exit__(self, *exception: object) -> None:
         self.stop()
-
-    def __repr__(self) -> str:
-        return f"<FakePool {self._name!r}: {self.state}; {self._n} ranks>"
 
     def _new_set(self, n: int) -> None:
         self._threads.close()

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sciml_kernel.pool.files import read_json
+from sciml_kernel.contracts import RankExit, RankReport
+from sciml_kernel.pool.files import age_s, now_utc, read_json
 from sciml_kernel.pool.processes import ProcessId
 from sciml_kernel.pool.spec import LIVE, PoolDir
 
-__all__ = ["Health", "measure"]
+__all__ = ["Health", "describe_call", "measure"]
 
 NO_SIGN_S = 30.0  # a keeper on another host renews pool.json every 2 s
 
@@ -21,8 +25,15 @@ NO_SIGN_S = 30.0  # a keeper on another host renews pool.json every 2 s
 class Health:
     """state: one of spec.STATES. reason: why, for all that is not well. generation: number of the engine set.
 
-    ranks: per rank {"engine_id", "process", "report"}. exits: RankExit mappings, first to end first. call: what the
-    ranks run now, {"name", "since_utc", "ranks"}, or None. keeper: its process, None when unknown.
+    n: ranks asked for; n_here: of those, how many have arrived (all, once it is ready). ranks: per rank {"engine_id",
+    "process", "report"}. exits: RankExit mappings, first to end first. stops: per rank that a signal stopped {"rank",
+    "host", "pid", "signal", "since_utc"}. call: what the ranks run now, {"name", "since_utc", "elapsed_s", "ranks"},
+    or None. marks: the same by rank, {"rank", "name", "since_utc"}. keeper: its process, None when unknown.
+
+    started_utc: when the pool was asked for. ready_utc: when this engine set became ready; "" before. ends_utc: when
+    its allocation ends; None for no such limit. ttl_s: seconds that it lives while nobody uses it, None: for ever.
+    expires_s: what is left of them; None while it is used, for ever, or no longer alive. users: the living processes
+    that use it, {"pid", "host", "start_ticks"}. seen_utc: the keeper's last sign. measured_utc: when all this was true.
     """
 
     state: str
@@ -33,10 +44,24 @@ class Health:
     exits: list[dict[str, Any]] = field(default_factory=list)
     call: dict[str, Any] | None = None
     keeper: ProcessId | None = None
+    n_here: int = 0
+    stops: list[dict[str, Any]] = field(default_factory=list)
+    marks: list[dict[str, Any]] = field(default_factory=list)
+    started_utc: str = ""
+    ready_utc: str = ""
+    ends_utc: str | None = None
+    ttl_s: float | None = None
+    expires_s: float | None = None
+    users: list[dict[str, Any]] = field(default_factory=list)
+    seen_utc: str = ""
+    measured_utc: str = field(default_factory=now_utc)
 
     @property
     def live(self) -> bool:
         return self.state in LIVE
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
 
 
 def measure(directory: PoolDir) -> Health:
@@ -50,19 +75,53 @@ def measure(directory: PoolDir) -> Health:
         return Health("dead", f"{directory.state_path} is missing or truncated; restart() or stop() mends it")
     try:
         keeper = ProcessId.from_json(seen["keeper"])
-        state, reason = str(seen["state"]), str(seen["reason"])
-        generation, n = int(seen["generation"]), int(seen["n"])
-        ranks, exits = list(seen["ranks"]), list(seen["exits"])
+        health = Health(
+            state=str(seen["state"]),
+            reason=str(seen["reason"]),
+            generation=int(seen["generation"]),
+            n=int(seen["n"]),
+            ranks=[_rank(entry) for entry in seen["ranks"]],
+            exits=[RankExit.from_json(entry).to_json() for entry in seen["exits"]],
+            keeper=keeper,
+            started_utc=str(seen.get("created_utc") or ""),
+            ready_utc=str(seen.get("ready_utc") or ""),
+            ends_utc=seen.get("ends_utc"),
+            ttl_s=seen.get("ttl_s"),
+            users=_living(seen.get("users") or []),
+            seen_utc=_sign_utc(directory),
+        )
     except (KeyError, TypeError, ValueError):
         return Health("dead", f"{directory.state_path} is not of this version; restart() or stop() mends it")
-    if state != "expired":
+    if health.state != "expired":
         lost = _lost_keeper(directory, keeper)
         if lost:
             if not directory.path.is_dir():
                 return Health("stopped")
-            state, reason = "dead", lost
-    call = _call(directory.generation(generation)) if state == "ready" else None
-    return Health("busy" if call else state, reason, generation, n, ranks, exits, call, keeper)
+            health = dataclasses.replace(health, state="dead", reason=lost)
+    return _look_closer(health, directory.generation(health.generation), seen.get("idle_since_utc"))
+
+
+def _look_closer(health: Health, place: Path, idle_since_utc: Any) -> Health:
+    """What the files of the engine set in `place` add."""
+    state, marks, n_here = health.state, [], len(health.ranks)
+    if state == "ready":
+        marks = sorted(_entries(place / "calls", "rank-"), key=lambda mark: int(mark["rank"]))
+    elif state in ("starting", "tainted"):
+        n_here = _count(place / "ranks")
+    call = _call(marks)
+    expires_s = None
+    if health.live and health.ttl_s is not None and not health.users and not marks:
+        expires_s = max(0.0, health.ttl_s - (_age_s(idle_since_utc) or 0.0))
+    return dataclasses.replace(
+        health,
+        state="busy" if call else state,
+        ready_utc=health.ready_utc if state == "ready" else "",
+        n_here=n_here,
+        stops=_entries(place / "stops", "rank-"),
+        marks=marks,
+        call=call,
+        expires_s=expires_s,
+    )
 
 
 def _lost_keeper(directory: PoolDir, keeper: ProcessId | None) -> str:
@@ -81,11 +140,62 @@ def _lost_keeper(directory: PoolDir, keeper: ProcessId | None) -> str:
     return f"no sign of life from {keeper.host} for {silent_s:.0f} s" if silent_s > NO_SIGN_S else ""
 
 
-def _call(place: Path) -> dict[str, Any] | None:
-    """What the ranks run now, from the markers that they leave themselves."""
-    entries = [entry for path in place.glob("calls/rank-*.json") if (entry := read_json(path))]
-    if not entries:
+def _sign_utc(directory: PoolDir) -> str:
+    try:
+        at_s = os.stat(directory.state_path).st_mtime
+    except OSError:
+        return ""
+    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _rank(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The same, when a rank of this version wrote it."""
+    RankReport.from_json(entry["report"])
+    ProcessId.from_json(entry["process"])
+    return dict(entry)
+
+
+def _living(users: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Those that run now. One on another host is believed: only its host could tell."""
+    processes = [ProcessId(int(user["pid"]), int(user["start_ticks"]), str(user["host"])) for user in users]
+    return [process.to_json() for process in processes if not process.here or process.alive()]
+
+
+def _entries(place: Path, prefix: str) -> list[dict[str, Any]]:
+    """The JSON objects in `place` that say which rank left them."""
+    try:
+        names = [name for name in os.listdir(place) if name.startswith(prefix) and name.endswith(".json")]
+    except OSError:
+        return []
+    found = [entry for name in sorted(names) if (entry := read_json(place / name))]
+    return [entry for entry in found if isinstance(entry.get("rank"), int)]
+
+
+def _count(place: Path) -> int:
+    try:
+        return sum(name.endswith(".json") and not name.startswith(".") for name in os.listdir(place))
+    except OSError:
+        return 0
+
+
+def _call(marks: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """What the ranks run now, from the marks that they leave themselves."""
+    if not marks:
         return None
-    first = min(entries, key=lambda entry: str(entry["since_utc"]))
-    ranks = sorted(entry["rank"] for entry in entries)
-    return {"name": first["name"], "since_utc": first["since_utc"], "ranks": ranks}
+    first = min(marks, key=lambda mark: str(mark.get("since_utc", "")))
+    name, since_utc = str(first.get("name", "a call")), str(first.get("since_utc", ""))
+    return describe_call(name, since_utc, [mark["rank"] for mark in marks])
+
+
+def describe_call(name: str, since_utc: str, ranks: Sequence[int]) -> dict[str, Any]:
+    """`Health.call`."""
+    elapsed_s = round(_age_s(since_utc) or 0.0, 3)
+    return {"name": name, "since_utc": since_utc, "elapsed_s": elapsed_s, "ranks": [*ranks]}
+
+
+def _age_s(utc: Any) -> float | None:
+    """Seconds since then, 0 for a time to come (another host's clock); None for what is no time."""
+    try:
+        return max(0.0, age_s(utc))
+    except (AttributeError, TypeError, ValueError):
+        return None

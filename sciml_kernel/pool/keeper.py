@@ -46,6 +46,7 @@ class Keeper:
         self._start_deadline = 0.0
         self._last_used = time.monotonic()
         self._users = [user for user in [ProcessId.from_json(spec.owner)] if user]
+        self._use: dict[str, Any] = {"users": [user.to_json() for user in self._users], "idle_since_utc": None}
         self._owner = OwnerWatch(directory.path)
         self._selector = selectors.DefaultSelector()
         self._pidfds: list[int] = []
@@ -121,6 +122,15 @@ class Keeper:
         elif self._spec.ttl_s is not None and now - self._last_used > self._spec.ttl_s:
             self._reason = f"nobody used it for {self._spec.ttl_s:g} s (ttl_s)"
             self._stopping = "expired"
+        self._note_use(now)
+
+    def _note_use(self, now: float) -> None:
+        """Who uses it and since when nobody does, for those who look; written when it changes only."""
+        idle_since = None if self._last_used == now else self._use["idle_since_utc"] or now_utc()
+        use = {"users": [user.to_json() for user in self._users], "idle_since_utc": idle_since}
+        if use != self._use and not self._stopping:
+            self._use = use
+            self._set(self._state, self._reason)
 
     # -- what it does -------------------------------------------------------------------------------------------------
 
@@ -191,6 +201,9 @@ class Keeper:
             "created_utc": self._spec.created_utc,
             "ready_utc": self._ready_utc,
             "changed_utc": now_utc(),
+            "ttl_s": self._spec.ttl_s,
+            "ends_utc": None,  # a launcher with a time limit knows it
+            **self._use,
         }
         try:
             write_json(self._directory.state_path, value)

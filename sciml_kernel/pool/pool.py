@@ -143,6 +143,11 @@ class Pool(BasePool):
         return self._directory.path
 
     @property
+    def id(self) -> str:
+        spec = self._directory.read_spec()
+        return spec.id if spec else ""
+
+    @property
     def n(self) -> int:
         """Ranks; 0 once it is stopped."""
         spec = self._directory.read_spec()
@@ -150,10 +155,6 @@ class Pool(BasePool):
 
     def measure(self) -> Health:
         return measure(self._directory)
-
-    def report(self) -> pd.DataFrame:
-        """One row a rank: state, host, pid, cores, memory_gib, gpu, versions, last seen."""
-        return tables.ranks_table(measure(self._directory))
 
     def logs(self, rank: int | str, *, lines: int | None = None) -> str:
         """All that a rank printed, in notebook cells too; `rank` may be "keeper", "controller" or "mpiexec"."""
@@ -228,12 +229,6 @@ class Pool(BasePool):
 
     def __exit__(self, *exception: object) -> None:
         self.stop()
-
-    def __repr__(self) -> str:
-        return tables.one_line(self.name, self.health())
-
-    def _repr_html_(self) -> str:
-        return tables.as_html(self.name, self.health())
 
     # -- inside -------------------------------------------------------------------------------------------------------
 

@@ -52,6 +52,21 @@ class ProcessId:
         state, start_ticks = _stat(self.pid)
         return state in ("T", "t") and start_ticks == self.start_ticks
 
+    def condition(self) -> str:
+        """ "alive", "suspended" (stopped by a signal) or "gone", in one look. Only meaningful `here`."""
+        state, start_ticks = _stat(self.pid)
+        if state in ("", "Z", "X") or start_ticks != self.start_ticks:
+            return "gone"
+        return "suspended" if state in ("T", "t") else "alive"
+
+    def memory_gib(self) -> float | None:
+        """Memory that it holds now (resident set), GiB; None when it can't be seen. Only meaningful `here`."""
+        try:
+            with open(f"/proc/{self.pid}/statm", encoding="ascii") as file:
+                return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**30
+        except (OSError, IndexError, ValueError):
+            return None
+
 
 def _stat(pid: int) -> tuple[str, int]:
     """(state letter, start ticks) of a pid; ("", 0) when there is no such process."""

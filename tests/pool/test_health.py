@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from sciml_kernel.pool.calls import KEPT_CHARACTERS, RankOutput
+from sciml_kernel.pool.card import Card
 from sciml_kernel.pool.files import now_utc, write_json
 from sciml_kernel.pool.health import measure
 from sciml_kernel.pool.processes import MARK, ProcessId, kill_marked, marked_pids, signal_name
 from sciml_kernel.pool.spec import PoolDir
-from sciml_kernel.pool.tables import as_html, one_line, ranks_table
+from sciml_kernel.pool.tables import one_line, ranks_table
 from sciml_kernel.testing.pool_suite import wait_for
 
 
@@ -115,7 +116,7 @@ def test_an_ended_rank_shows_its_signal_in_the_report(directory: PoolDir) -> Non
     health = measure(directory)
     assert list(ranks_table(health)["state"]) == ["SIGSEGV"]
     assert "dead" in one_line("p", health)
-    assert "&lt;rank 0&gt; lost" in as_html("p", health)
+    assert "&lt;rank 0&gt; lost" in Card("p", health)._repr_html_()
 
 
 def test_only_marked_processes_are_killed(sleeper: subprocess.Popen[bytes]) -> None:
