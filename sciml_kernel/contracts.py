@@ -239,6 +239,10 @@ class Pool(Protocol):
     def name(self) -> str: ...
 
     @property
+    def id(self) -> str:
+        """Differs from every other pool's, also from one that had the same name before."""
+
+    @property
     def n(self) -> int: ...
 
     @property

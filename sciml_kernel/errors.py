@@ -165,7 +165,7 @@ class CollectiveError(RunError):
 
 
 class RunInterruptedError(RunError):
-    """The run was interrupted by a person; the checkpoint is whole."""
+    """The run or a call was interrupted by a person. Once: the checkpoint is whole. Twice: it is the one before."""
 
     exit_code = 130
 
@@ -180,6 +180,12 @@ class RunCancelledError(RunError):
     """The run was cancelled from outside (SIGTERM, scancel)."""
 
     exit_code = 143
+
+
+class CancelRequest(KeyboardInterrupt):
+    """SIGTERM in the process that waits: it stops what a Ctrl-C would, and the run says "cancelled"."""
+
+    run_status = "cancelled"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

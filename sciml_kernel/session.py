@@ -22,6 +22,7 @@ from sciml_kernel.contracts import MetricEvent
 from sciml_kernel.contracts import Pool as PoolLike
 from sciml_kernel.errors import (
     ConfigError,
+    NotFoundError,
     PoolBusyError,
     PoolDeadError,
     RecordError,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 __all__ = ["Run", "runs", "train"]
 
 ENTRY = "sciml_kernel.engine.entry:train"
+FOLLOW_S = 0.25
 PARENT_VARIABLE = "SCIML_PARENT_RUN"  # set by a batch run in its kernel: path of the batch's record
 
 
@@ -94,7 +96,7 @@ def train(
         data=spec.describe_data(config.data.path) if spec.describe_data is not None else None,
         launch=ranks.command(),
         parent=parent,
-        extra={"pool": ranks.name, "resumed_from": origin.id if origin else None},
+        extra={"pool": ranks.name, "pool_id": ranks.id, "resumed_from": origin.id if origin else None},
     )
     payload = {
         "run": record.id,
@@ -116,7 +118,11 @@ def runs() -> pd.DataFrame:
 
 
 class Run:
-    """One training, running or over. `Run.open(name)` finds an earlier one by name, path or unique beginning."""
+    """One training, running or over. `Run.open()` finds the newest, `Run.open(name)` one by id, path or beginning.
+
+    A run that another process started, or this kernel before it was restarted, is followed by its record and
+    interrupted through its pool.
+    """
 
     def __init__(self, record: records.Record, *, pool: PoolLike | None = None, call: Any = None) -> None:
         self.record = record
@@ -126,15 +132,16 @@ class Run:
         self._error: BaseException | None = None
         self._over = threading.Event()
         self._plots: list[LivePlot] = []
-        if call is None:
+        if call is None and self.status in records.END_STATES:
             self._over.set()
         else:
-            threading.Thread(target=self._watch, name=f"watch {record.id}", daemon=True).start()
+            watch = self._follow if call is None else self._watch
+            threading.Thread(target=watch, name=f"watch {record.id}", daemon=True).start()
 
     @classmethod
-    def open(cls, name: str | Path) -> Run:
-        """An earlier run, from its record. Raises NotFoundError naming the nearest."""
-        return cls(records.find(name))
+    def open(cls, name: str | Path | None = None) -> Run:
+        """A run from its record, over or still going on; the newest by default. Raises NotFoundError."""
+        return cls(records.find(name) if name is not None else records.newest())
 
     @property
     def id(self) -> str:
@@ -165,44 +172,65 @@ class Run:
             raise RunError(f"run {self.id} left no predictions (status {self.status})")
         return pd.read_csv(path)
 
+    def logs(self, rank: int = 0) -> str:
+        """All that a rank printed in this run so far. Raises NotFoundError for a rank that wrote nothing."""
+        path = self.record.log_path(rank)
+        if not path.exists():
+            there = ", ".join(sorted(file.stem.removeprefix("rank-") for file in path.parent.glob("rank-*.log")))
+            raise NotFoundError(f"run {self.id} has no log of rank {rank} (there are: {there or 'none'})")
+        return path.read_text(encoding="utf-8", errors="replace")
+
     def wait(self, timeout: float | None = None, *, progress: bool = True) -> Run:
         """Return when the run is over; raise if it ended otherwise than completed.
 
         A KeyboardInterrupt (the stop button) interrupts the run on all ranks, waits until they have answered, and
-        raises RunInterruptedError: the pool lives and a checkpoint is whole.
+        raises RunInterruptedError: the pool lives and a checkpoint is whole. A second one does not wait for the step's
+        end: the checkpoint is then the one before, and ranks that don't answer are replaced.
 
         Raises RemoteError, PoolDeadError, RunInterruptedError, RunTimeoutError (`timeout` seconds are over: the run
-        is interrupted), RunError.
+        is interrupted), RunCancelledError (SIGTERM in a command), RunError.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        shown = 0
+        shown, asked = 0, ""
         try:
-            while not self._over.wait(0.2):
+            while not asked and not self._over.wait(0.2):
                 shown = self._print_epochs(shown) if progress else shown
                 if deadline is not None and time.monotonic() > deadline:
-                    self.interrupt()
-                    raise RunTimeoutError(
-                        f"run {self.id} was interrupted after {timeout:g} s; resume() goes on from it"
-                    )
-        except KeyboardInterrupt:
-            self.interrupt()
-            raise RunInterruptedError(f"run {self.id} was interrupted; resume() goes on from its checkpoint") from None
-        finally:
-            if self._over.is_set():
-                self._finish_plots()
+                    asked = "timeout"
+        except KeyboardInterrupt as request:
+            asked = getattr(request, "run_status", "interrupted")
+        if asked:
+            try:
+                self.interrupt(status=asked)
+            except KeyboardInterrupt:
+                self._abort()
+        if self._over.is_set():
+            self._finish_plots()
         if progress:
             self._print_epochs(shown)
+        if asked == self.status == "timeout":
+            raise RunTimeoutError(
+                f"run {self.id} was stopped after {timeout:g} s; resume() goes on from its checkpoint"
+            )
         self._raise_if_bad()
+        if asked not in ("", "timeout"):
+            raise RunInterruptedError(f"run {self.id} was interrupted as it ended: it is {self.status}")
         return self
 
-    def interrupt(self, timeout: float = 60.0) -> None:
+    def interrupt(self, timeout: float = 60.0, *, status: str = "interrupted") -> None:
         """Stop at the next step on all ranks, leave a checkpoint, keep the pool; return when all ranks answered.
 
-        A run that is over already is left as it is. Raises RunTimeoutError when ranks don't answer in time.
+        status: what the run is then: "interrupted", "timeout" or "cancelled". A run that is over already is left as it
+        is. Raises RunTimeoutError when ranks don't answer in time, NotFoundError when its pool can't be found.
         """
         if self._over.is_set():
             return
-        self._call.interrupt()
+        if status != "interrupted":
+            self.record.update(extra={"stop_status": status})
+        if self._call is not None:
+            self._call.interrupt()
+        else:
+            self._its_pool().interrupt(timeout=timeout)
         if not self._over.wait(timeout):
             raise RunTimeoutError(f"run {self.id}: the ranks did not answer the interrupt within {timeout:g} s")
 
@@ -238,12 +266,46 @@ class Run:
             self._call.result()
         except BaseException as error:
             self._error = error
-            hard = isinstance(error, RemoteError) and error.type_name == "KeyboardInterrupt"
+            hard = isinstance(error, RunInterruptedError) or getattr(error, "type_name", "") == "KeyboardInterrupt"
             with contextlib.suppress(RecordError):  # a rank may close it in this moment, and knows better
                 if self.record.read()["status"] not in records.END_STATES:
                     self.record.close("interrupted" if hard else "failed", _as_error(error))
         finally:
             self._over.set()
+
+    def _follow(self) -> None:
+        """Look at the record until it says that the run is over. It may be the first look that finds its ranks dead."""
+        while True:
+            with contextlib.suppress(SciMLError):  # it is being written, or its pool is gone
+                health = self._its_pool().health()
+                if health.exits and not health.live:
+                    self.record.close("failed", _as_error(PoolDeadError(health.reason, exits=health.exits)))
+            with contextlib.suppress(SciMLError):
+                if self.status in records.END_STATES:
+                    return self._over.set()
+            time.sleep(FOLLOW_S)
+
+    def _its_pool(self) -> Any:
+        """The pool that the run is on. Raises NotFoundError if it is gone, or another has its name now."""
+        extra = self.record.read()["extra"]
+        pool: Any = self.pool if self.pool is not None else Pool.attach(extra.get("pool"))
+        if pool.id != extra.get("pool_id"):
+            raise NotFoundError(f"the pool of run {self.id}, {extra.get('pool')!r}, is gone")
+        return pool
+
+    def _abort(self) -> None:
+        """Stop now: ranks that do not answer at once are replaced."""
+        reason = f"run {self.id} was interrupted twice"
+        if self._call is not None:
+            self._call.abort(reason)
+        else:
+            pool = self._its_pool()
+            generation = pool.health().generation
+            with contextlib.suppress(PoolBusyError):
+                pool.interrupt(timeout=1.0)
+            if not self._over.wait(1.0):
+                pool.taint(generation, reason)
+        self._over.wait(5.0)
 
     def _live_history(self) -> xr.Dataset:
         """For the eyes: the record, and what came by the fast road and is not in it yet (a shared file system lags)."""
@@ -263,11 +325,13 @@ class Run:
             return
         if status == "interrupted":
             raise RunInterruptedError(f"run {self.id} was interrupted; resume() goes on from its checkpoint")
+        if status in ("timeout", "cancelled"):
+            kind = RunTimeoutError if status == "timeout" else RunCancelledError
+            raise kind(f"run {self.id} was stopped ({status}); resume() goes on from its checkpoint")
         if isinstance(self._error, SciMLError):
             raise self._error
-        kind = {"timeout": RunTimeoutError, "cancelled": RunCancelledError}.get(status, RunError)
         what = f"{error.get('type', '')} {error.get('message', '')}".strip() or "see its record"
-        raise kind(f"run {self.id} {status}: {what}") from self._error
+        raise RunError(f"run {self.id} {status}: {what}") from self._error
 
     def _print_epochs(self, shown: int) -> int:
         """Print a line for each epoch whose validation is in; return how many were printed."""

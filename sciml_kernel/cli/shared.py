@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sciml_kernel.errors import RunCancelledError, RunInterruptedError, did_you_mean
+from sciml_kernel.errors import CancelRequest, RunCancelledError, RunInterruptedError, did_you_mean
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,7 +60,7 @@ def cancellable() -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         nonlocal asked
         asked = True
-        raise KeyboardInterrupt
+        raise CancelRequest
 
     before = signal.signal(signal.SIGTERM, stop)
     try:

@@ -18,16 +18,17 @@ from sciml_kernel import config as configs
 from sciml_kernel import records, registry
 from sciml_kernel.engine import collective as collectives
 from sciml_kernel.engine import device, rank_log
-from sciml_kernel.engine.interrupt import StopFlag, listening
+from sciml_kernel.engine.interrupt import Interruptible, StopFlag, StopRequested, listening
 from sciml_kernel.engine.publish import DataPublisher
 from sciml_kernel.errors import ConfigError, SciMLError
 from sciml_kernel.metrics.jsonl import JsonlSink
 
 if TYPE_CHECKING:
     from sciml_kernel.config import RunConfig
-    from sciml_kernel.contracts import Sink
+    from sciml_kernel.contracts import Sink, Task
     from sciml_kernel.engine.collective import EngineCollective
     from sciml_kernel.engine.loop import Outcome
+    from sciml_kernel.engine.report import Reporter
 
 __all__ = ["train"]
 
@@ -51,8 +52,15 @@ def train(payload: dict[str, Any]) -> dict[str, Any]:
     where = _Where()
     stop = StopFlag()
     rank = collectives.launch_rank() or 0
+    if rank == 0:  # at once: the process that asked for the training may end before TensorFlow is imported
+        record.start(records.this_process())
     with rank_log.kept(record.log_path(rank)), listening(stop), _failure_noted(record, where):
         return _train(payload, record, stop, where)
+
+
+def _stopped_as(record: records.Record) -> str:
+    """What an interrupted run is called: whoever stopped it at a time limit or for a SIGTERM has noted that."""
+    return str(record.read()["extra"].get("stop_status", "interrupted"))
 
 
 class _Where:
@@ -62,7 +70,8 @@ class _Where:
 
     @property
     def step(self) -> int | None:
-        return self.reporter.position.step if self.reporter is not None else None
+        """The step under way, counted from 1; between epochs and before the first: steps done."""
+        return self.reporter.under_way if self.reporter is not None else None
 
 
 def _train(payload: Mapping[str, Any], record: records.Record, stop: StopFlag, where: _Where) -> dict[str, Any]:
@@ -70,6 +79,19 @@ def _train(payload: Mapping[str, Any], record: records.Record, stop: StopFlag, w
     config = _config(payload["config"])
     device.quiet()
     collective = collectives.make(config.train.collective)
+    with collective.explained():
+        return _train_together(payload, config, collective, record, stop, where, started)
+
+
+def _train_together(
+    payload: Mapping[str, Any],
+    config: RunConfig,
+    collective: EngineCollective,
+    record: records.Record,
+    stop: StopFlag,
+    where: _Where,
+    started: float,
+) -> dict[str, Any]:
     name = device.configure(
         local_rank=collective.local_rank, local_size=collective.local_size, precision=config.train.precision
     )
@@ -77,14 +99,13 @@ def _train(payload: Mapping[str, Any], record: records.Record, stop: StopFlag, w
     everyone = collective.gather_json({"host": platform.node(), "device": name})
     hosts, devices = [one["host"] for one in everyone], [one["device"] for one in everyone]
     if collective.rank == 0:
-        record.start(records.this_process())
         record.update(ranks=collective.size, hosts=list(dict.fromkeys(hosts)), devices=devices)
         print(f"{collective.size} rank{'s' * (collective.size > 1)}: {'; '.join(dict.fromkeys(devices))}", flush=True)
     with _sinks(record, collective.rank) as sinks:
         outcome = _fit(payload, config, record, collective, sinks, stop, where)
     collective.barrier()  # a rank that fails at the very end has no completed run
     if collective.rank == 0:
-        record.close(outcome.status)
+        record.close(_stopped_as(record) if outcome.status == "interrupted" else outcome.status)
     return {
         "status": outcome.status,
         "epochs": outcome.position.epoch,
@@ -120,7 +141,9 @@ def _fit(
         n_per_step=config.data.batch_size,
         say=lambda line: print(line, flush=True),
     )
-    task = registry.load_recipe(config.recipe).prepare(config, collective=collective)
+    task = _prepare(config, collective, stop)
+    if task is None:
+        return _not_begun(payload, record, collective, where.reporter)
     steps_per_epoch = batches_per_epoch(task.n_train, batch_size=config.data.batch_size)
     return Loop(
         task=task,
@@ -136,8 +159,44 @@ def _fit(
         ),
         directory=record.path,
         stop=stop,
-        resume_from=Path(payload["resume_from"]) / "checkpoints" if payload["resume_from"] else None,
+        resume_from=_checkpoints_of(payload["resume_from"]) if payload["resume_from"] else None,
     ).fit()
+
+
+def _prepare(config: RunConfig, collective: EngineCollective, stop: StopFlag) -> Task | None:
+    """The recipe's task; None, on every rank, where one was interrupted meanwhile."""
+    recipe = registry.load_recipe(config.recipe)  # an interrupted import can't be done again
+    ranks = Interruptible(collective, stop)
+    try:
+        with stop.breaking():
+            task = recipe.prepare(config, collective=ranks)
+            ranks.settle()
+    except StopRequested as stopped:
+        if stopped.rank is None:
+            ranks.leave()
+        return None
+    return task
+
+
+def _not_begun(
+    payload: Mapping[str, Any], record: records.Record, collective: EngineCollective, reporter: Reporter
+) -> Outcome:
+    """How a training ends that was interrupted before its first step. What it was to go on from stays to go on from."""
+    from sciml_kernel.engine import checkpoint
+    from sciml_kernel.engine.loop import Outcome
+
+    position = checkpoint.Position()
+    if payload["resume_from"] and collective.rank == 0:
+        found = checkpoint.newest(_checkpoints_of(payload["resume_from"]), say=reporter.say)
+        position = found.position
+        record.checkpoints_dir.mkdir(parents=True, exist_ok=True)
+        records.write_atomic(record.checkpoints_dir / found.path.name, found.path.read_bytes())
+    reporter.say("interrupted before the first step" + ("" if payload["resume_from"] else "; there is no checkpoint"))
+    return Outcome("interrupted", position)
+
+
+def _checkpoints_of(resume_from: str) -> Path:
+    return Path(resume_from) / "checkpoints"
 
 
 def _config(text: str) -> RunConfig:
@@ -166,9 +225,11 @@ def _failure_noted(record: records.Record, where: _Where) -> Iterator[None]:
         yield
     except BaseException as error:
         rank = collectives.launch_rank() or 0
+        with contextlib.suppress(AttributeError):  # an exception with slots
+            error.step = where.step  # type: ignore[attr-defined]  # the pool puts it before the message
         entry = {**records.error_fields(error), "rank": rank, "host": platform.node(), "step": where.step}
         print(f"[rank {rank} @ {entry['host']}, step {entry['step']}] {entry['type']}: {entry['message']}", flush=True)
         # the record may be ended already, by another rank or by the pool, and must not hide the error
         with contextlib.suppress(SciMLError):
-            record.close("interrupted" if isinstance(error, KeyboardInterrupt) else "failed", entry)
+            record.close(_stopped_as(record) if isinstance(error, KeyboardInterrupt) else "failed", entry)
         raise

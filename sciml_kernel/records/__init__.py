@@ -19,7 +19,7 @@ from __future__ import annotations
 from sciml_kernel.records.environment import environment, git_state, lock_hash, versions
 from sciml_kernel.records.fields import END_STATES, error_fields
 from sciml_kernel.records.files import write_atomic
-from sciml_kernel.records.find import find
+from sciml_kernel.records.find import find, newest
 from sciml_kernel.records.new import create
 from sciml_kernel.records.owner import this_process
 from sciml_kernel.records.record import Record, read
@@ -37,6 +37,7 @@ __all__ = [
     "git_state",
     "list_runs",
     "lock_hash",
+    "newest",
     "read",
     "runs_root",
     "show",

@@ -8,7 +8,10 @@ from sciml_kernel.errors import NotFoundError, did_you_mean
 from sciml_kernel.records.record import Record
 from sciml_kernel.records.root import runs_root
 
-__all__ = ["find", "run_ids"]
+
+__all__ = ["find", "newest", "run_ids"]
+
+_SECOND = len("20261201T010203Z")
 
 
 def run_ids(root: str | Path | None = None) -> list[str]:
@@ -21,6 +24,17 @@ def run_ids(root: str | Path | None = None) -> list[str]:
     # a leading dot: a record that is being made, or was left so by a killed process
     found = [entry.name for entry in entries if not entry.name.startswith(".") and _is_record(entry)]
     return sorted(found, reverse=True)
+
+
+def newest(root: str | Path | None = None) -> Record:
+    """The run that was begun last. Raises NotFoundError if there is none."""
+    folder = Path(root).expanduser() if root is not None else runs_root()
+    ids = run_ids(folder)
+    if not ids:
+        raise NotFoundError(f"there are no runs in {folder}")
+    second = ids[0][:_SECOND]  # ids tell the second, records tell more
+    same = [Record(folder / run_id) for run_id in ids if run_id[:_SECOND] == second]
+    return same[0] if len(same) == 1 else max(same, key=lambda record: str(record.read().get("created_utc")))
 
 
 def find(run_or_prefix: str | Path, root: str | Path | None = None) -> Record:

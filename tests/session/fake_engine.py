@@ -1,7 +1,7 @@
 """In place of `engine.entry.train`, for a FakePool: the same duties towards the record, no TensorFlow.
 
-What it does is written in the config's data path: "fine", "raises", "waits" (for an interrupt), "vanishes" (leaves the
-record open and ends badly, as a killed rank does).
+What it does is written in the config's data path: "fine", "raises", "waits" (for an interrupt), "hangs" (heeds none),
+"vanishes" (leaves the record open and ends badly, as a killed rank does).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 from sciml_kernel import records
 from sciml_kernel.contracts import MetricEvent
 from sciml_kernel.metrics.jsonl import JsonlSink
+from sciml_kernel.pool.fake import hold
 
 _lock = threading.Lock()
 started = threading.Event()
@@ -40,6 +41,9 @@ def train(payload: dict[str, Any]) -> dict[str, Any]:
         raise ValueError("no such star")
     if task == "vanishes":
         raise OSError("gone before it could write")
+    if task == "hangs":
+        started.set()
+        hold()
     if task == "waits":
         try:
             if first:
@@ -48,7 +52,7 @@ def train(payload: dict[str, Any]) -> dict[str, Any]:
                 time.sleep(0.01)
         except KeyboardInterrupt:
             if first:
-                record.close("interrupted")
+                record.close(record.read()["extra"].get("stop_status", "interrupted"))
             return {"status": "interrupted"}
     if first:
         (record.path / "predictions.csv").write_text("sample,true_sigma_8\n3,0.9\n")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,13 @@ from sciml_kernel import records, registry, session
 from sciml_kernel.contracts import RecipeSpec
 from sciml_kernel.cosmology.config import CosmoFlowConfig
 from sciml_kernel.errors import (
+    CancelRequest,
     ConfigError,
     DataError,
     NotFoundError,
     PoolBusyError,
     RemoteError,
+    RunCancelledError,
     RunError,
     RunInterruptedError,
     RunTimeoutError,
@@ -61,6 +65,22 @@ def pool(engine: Any) -> Iterator[FakePool]:
 
 def _n_runs() -> int:
     return len(session.runs())
+
+
+@contextlib.contextmanager
+def _pressed(run: session.Run, *presses: BaseException) -> Iterator[None]:
+    """The caller's waits raise these, one after the other: it waits whenever a stop button's signal arrives."""
+    wait, left, caller = run._over.wait, list(presses), threading.current_thread()
+
+    def press(timeout: float | None = None) -> bool:
+        if left and threading.current_thread() is caller:
+            raise left.pop(0)
+        return wait(timeout)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run._over, "wait", press)
+        yield
+    assert not left
 
 
 def test_a_run_returns_at_once_and_its_record_tells_the_whole_story(pool: FakePool, tmp_path: Path) -> None:
@@ -151,20 +171,11 @@ def test_an_interrupted_run_says_so_and_the_pool_takes_the_next_one(
 
 
 def test_the_stop_button_interrupts_the_run_and_is_an_error_in_the_cell(
-    pool: FakePool, engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pool: FakePool, engine: Any, tmp_path: Path
 ) -> None:
     run = session.train("cosmoflow", data=tmp_path / "waits", pool=pool)
     assert engine.started.wait(10)
-    wait, presses = run._over.wait, iter([True])
-
-    def press_once(timeout: float | None = None) -> bool:
-        """The first wait is where the KeyboardInterrupt of the stop button arrives."""
-        if next(presses, False):
-            raise KeyboardInterrupt
-        return wait(timeout)
-
-    monkeypatch.setattr(run._over, "wait", press_once)
-    with pytest.raises(RunInterruptedError):
+    with _pressed(run, KeyboardInterrupt()), pytest.raises(RunInterruptedError):
         run.wait(10)
     assert run.status == "interrupted"
 
@@ -207,7 +218,78 @@ def test_a_time_limit_interrupts_the_run(pool: FakePool, tmp_path: Path) -> None
     run = session.train("cosmoflow", data=tmp_path / "waits", pool=pool)
     with pytest.raises(RunTimeoutError, match=r"after 0\.3 s"):
         run.wait(0.3)
+    assert run.status == "timeout"
+    with pytest.raises(RunTimeoutError, match="stopped"):  # for whoever opens it later too
+        session.Run.open(run.id).wait()
+
+
+def test_a_run_that_sigterm_stopped_is_cancelled(pool: FakePool, engine: Any, tmp_path: Path) -> None:
+    run = session.train("cosmoflow", data=tmp_path / "waits", pool=pool)
+    assert engine.started.wait(10)
+    with _pressed(run, CancelRequest()), pytest.raises(RunCancelledError):
+        run.wait(10)
+    assert run.status == "cancelled"
+
+
+def test_a_second_press_of_the_stop_button_does_not_wait_for_ranks_that_hang(
+    pool: FakePool, engine: Any, tmp_path: Path
+) -> None:
+    run = session.train("cosmoflow", data=tmp_path / "hangs", pool=pool)
+    assert engine.started.wait(10)
+    generation = pool.health().generation
+    with _pressed(run, KeyboardInterrupt(), KeyboardInterrupt()), pytest.raises(RunInterruptedError):
+        run.wait(10)
     assert run.status == "interrupted"
+    assert "interrupted twice" in run.record.read()["error"]["message"]
+    assert pool.health().generation == generation + 1
+    assert session.train("cosmoflow", data=tmp_path / "fine", pool=pool).wait(10).status == "completed"
+
+
+def test_a_run_of_another_process_is_followed_to_its_end(
+    pool: FakePool, engine: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = session.train("cosmoflow", data=tmp_path / "waits", pool=pool)
+    assert engine.started.wait(10)
+    found = session.Run(first.record, pool=pool)  # knows the record and the pool only
+    assert found.status == "running"
+    with pytest.raises(RunTimeoutError):
+        found.wait(0.3)  # interrupts it through the pool
+    assert first.status == "timeout"
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ["1", "2", "3"]  # the text is rebuilt
+
+
+def test_a_run_on_a_pool_that_is_gone_can_not_be_interrupted(pool: FakePool, engine: Any, tmp_path: Path) -> None:
+    """Another pool may have its name by now, and its call is not ours to interrupt."""
+    run = session.train("cosmoflow", data=tmp_path / "waits", pool=pool)
+    assert engine.started.wait(10)
+    with FakePool.start(2) as other:
+        found = session.Run(run.record, pool=other)
+        with pytest.raises(NotFoundError, match="is gone"):
+            found.interrupt()
+    run.interrupt()
+
+
+def test_ranks_that_died_while_nobody_watched_are_named_by_who_looks_first(
+    pool: FakePool, engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session.Run, "_watch", lambda run: None)  # the process that started it is gone
+    run = session.train("cosmoflow", data=tmp_path / "hangs", pool=pool)
+    assert engine.started.wait(10)
+    pool.lose_rank(1)
+    assert run.record.read()["status"] == "running"
+    found = session.Run(run.record, pool=pool)
+    with pytest.raises(RunError, match="SIGKILL"):
+        found.wait(10)
+    error = found.record.read()["error"]
+    assert (error["rank"], error["signal"]) == (1, "SIGKILL")
+
+
+def test_the_newest_run_is_opened_by_default(pool: FakePool, tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="no runs"):
+        session.Run.open()
+    session.train("cosmoflow", data=tmp_path / "fine", pool=pool).wait(10)
+    second = session.train("cosmoflow", data=tmp_path / "fine", pool=pool, seed=7).wait(10)
+    assert session.Run.open().id == second.id  # also of two in one second
 
 
 def test_a_run_is_found_again_by_the_beginning_of_its_name(pool: FakePool, tmp_path: Path) -> None:
