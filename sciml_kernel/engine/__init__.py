@@ -4,6 +4,7 @@
 - `loop`        the one loop: read this first
 - `steps`       the compiled training and validation step
 - `collective`  sums over the ranks: Horovod, mpi4py or a single rank; the only door to both
+- `divergence`  which ranks brought what, after Horovod refused a tensor or gave up waiting
 - `device`      GPU by local rank, threads, seeds, precision
 - `checkpoint`  whole files or none; every rank equal after a load
 - `interrupt`   SIGINT to a flag that all ranks agree on

@@ -16,14 +16,16 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sciml_kernel.contracts import Collective
-from sciml_kernel.engine.steps import Steps
 from sciml_kernel.errors import ConfigError, RecordError, SciMLError
 from sciml_kernel.records import write_atomic
+
+if TYPE_CHECKING:
+    from sciml_kernel.engine.steps import Steps
 
 __all__ = ["Checkpoints", "Position", "Snapshot", "newest", "read", "state_hash", "verify_equal"]
 

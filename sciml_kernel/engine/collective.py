@@ -7,28 +7,42 @@ Three implementations of `contracts.Collective`, one conformance suite (`testing
 - `SingleCollective`   one rank, no MPI
 
 Horovod runs MPI calls on a thread of its own. `HorovodCollective` therefore sends everything through Horovod and
-never calls mpi4py beside it, so no more than Horovod's own thread level is needed. Horovod matches tensors by name, and
-in eager mode different tensors are summed silently: everything here runs inside `tf.function` under a fixed name, which
-also makes it independent of layer names (they count up differently where a person has built layers on one rank).
+never calls mpi4py beside it while it works, so no more than Horovod's own thread level is needed. Horovod matches
+tensors by name, and in eager mode different tensors are summed silently: everything here runs inside `tf.function`
+under a fixed name, which also makes it independent of layer names (they count up differently where a person has built
+layers on one rank).
+
+Where ranks bring different tensors Horovod refuses them on all ranks; where they come to different collectives its
+stall inspector ends the wait. Two variables say when; they are read once a process, and `Pool.start(env={...})` sets
+them for a pool:
+
+- `HOROVOD_STALL_CHECK_TIME_SECONDS`, by default 60: a rank that waits longer is named in the output of rank 0.
+- `HOROVOD_STALL_SHUTDOWN_TIME_SECONDS`, by default 600: then Horovod is shut down on all ranks, which ends the call
+  and costs the engine set. It must be longer than what one rank may do while the others wait: rank 0 writing a
+  checkpoint or the baselines, a rank reading its data or compiling. Validation is no such stretch: it has a collective
+  each batch. 0: never.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from sciml_kernel.errors import DataError, EnvironmentNotFitError, NotFoundError, did_you_mean
+from sciml_kernel.engine import divergence
+from sciml_kernel.errors import DataError, EnvironmentNotFitError, NotFoundError, UsageError, did_you_mean
 
 __all__ = ["EngineCollective", "HorovodCollective", "MpiCollective", "SingleCollective", "launch_rank", "make"]
 
 _WORLD_SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 _RANK_VARIABLES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
 _SUMMABLE = ("float64", "float32", "int64", "int32")
+_CHECK_VARIABLE, _CHECK_S, _SHUTDOWN_S = "HOROVOD_STALL_CHECK_TIME_SECONDS", 60, 600
 
 
 class EngineCollective:
@@ -54,6 +68,11 @@ class EngineCollective:
     def broadcast_variables(self, variables: Sequence[Any]) -> None:
         """Give every rank the values of rank 0, in place. Keras 3 or TensorFlow variables."""
         raise NotImplementedError
+
+    @contextlib.contextmanager
+    def explained(self) -> Iterator[None]:
+        """Raise a failed collective of the block as a CollectiveError that names tensor and ranks. On all ranks."""
+        yield
 
     def _gather_bytes(self, data: bytes) -> list[bytes]:
         raise NotImplementedError
@@ -151,6 +170,8 @@ class HorovodCollective(EngineCollective):
         self.rank, self.size = self._hvd.rank(), self._hvd.size()
         self.local_rank, self.local_size = self._hvd.local_rank(), self._hvd.local_size()
         self._check_world()
+        self._sent = divergence.Sent()
+        self._post_mortem = _post_mortem_comm()
         hvd, any_length = self._hvd, [None]
 
         def summing(dtype: str) -> Callable[[Any], Any]:
@@ -174,18 +195,31 @@ class HorovodCollective(EngineCollective):
                 "than the mpiexec that started the ranks; run env/setup again, and start ranks with its mpiexec"
             )
 
+    def _only_in_graphs(self, method: str) -> None:
+        if self._tf.executing_eagerly():
+            raise UsageError(
+                f"{method} outside tf.function would sum whatever tensors the ranks bring, different ones too; "
+                "call it inside a tf.function"
+            )
+
     def average_gradients(self, gradients: Sequence[Any]) -> list[Any]:
+        if gradients:
+            self._only_in_graphs("average_gradients")
         # a group is of one dtype
         dense = [self._tf.convert_to_tensor(gradient) for gradient in gradients]  # an IndexedSlices becomes dense
         averaged: list[Any] = [None] * len(dense)
         for dtype, places in _by_dtype(dense).items():
             group = [dense[i] for i in places]
+            self._sent.note(f"gradients.{dtype}", group)
             found = self._hvd.grouped_allreduce(group, op=self._hvd.Average, name=f"gradients.{dtype}")
             for i, tensor in zip(places, found, strict=True):
                 averaged[i] = tensor
         return averaged
 
     def sum_in_graph(self, tensor: Any) -> Any:
+        self._only_in_graphs("sum_in_graph")
+        tensor = self._tf.convert_to_tensor(tensor)
+        self._sent.note("sum_in_graph", [tensor])
         return self._hvd.allreduce(tensor, op=self._hvd.Sum, name="sum_in_graph")
 
     def broadcast_variables(self, variables: Sequence[Any]) -> None:
@@ -195,10 +229,25 @@ class HorovodCollective(EngineCollective):
         @tf.function(autograph=False)
         def broadcast() -> None:
             for i, variable in enumerate(raw):
-                variable.assign(hvd.broadcast(variable.read_value(), 0, name=f"broadcast.{i}"))
+                value = variable.read_value()
+                self._sent.note(f"broadcast.{i}", [value])
+                variable.assign(hvd.broadcast(value, 0, name=f"broadcast.{i}"))
 
         if raw:
             broadcast()
+
+    @contextlib.contextmanager
+    def explained(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            mine = self._sent.account(error)
+            if mine is None:
+                raise
+            everyone = divergence.exchange(self._post_mortem, mine) if self._post_mortem else {self.rank: mine}
+            # Horovod's sentence is in it; the rest of TensorFlow's text is a graph's history
+            told = divergence.as_error(mine, everyone, self.size)
+            raise told.with_traceback(error.__traceback__) from None
 
     def _gather_bytes(self, data: bytes) -> list[bytes]:
         # one collective: json.dumps writes no raw newline, so it can end each rank's part
@@ -218,7 +267,6 @@ class MpiCollective(EngineCollective):
     """
 
     name = "mpi4py"
-    _comm: Any = None  # one duplicate a process: communicators are few
 
     def __init__(self) -> None:
         import tensorflow as tf
@@ -231,10 +279,8 @@ class MpiCollective(EngineCollective):
                 "this MPI was initialised for calls from one thread only, and TensorFlow calls from its own; "
                 "initialise it with MPI_THREAD_MULTIPLE (mpi4py's default), or write collective='horovod'"
             )
-        if MpiCollective._comm is None:
-            MpiCollective._comm = mpi.COMM_WORLD.Dup()
         self._tf, self._mpi = tf, mpi
-        comm = self._comm
+        comm = self._comm = _own_comm(mpi, "mpi4py")
         self.rank, self.size = comm.rank, comm.size
         host = comm.Split_type(mpi.COMM_TYPE_SHARED)
         self.local_rank, self.local_size = host.rank, host.size
@@ -320,8 +366,33 @@ def _mpi4py() -> Any:
     return MPI
 
 
+_comms: dict[str, Any] = {}  # one duplicate a process and purpose: communicators are few
+
+
+def _own_comm(mpi: Any, purpose: str) -> Any:
+    """A duplicate of the world. The first call in a process is a collective one."""
+    if purpose not in _comms:
+        _comms[purpose] = mpi.COMM_WORLD.Dup()
+    return _comms[purpose]
+
+
+def _post_mortem_comm() -> Any:
+    """Where the ranks talk when Horovod can't; None where MPI allows no call beside Horovod's own thread."""
+    mpi = _mpi4py()
+    return _own_comm(mpi, "post mortem") if mpi is not None and mpi.Query_thread() == mpi.THREAD_MULTIPLE else None
+
+
+def _set_stall_limits() -> None:
+    """Before hvd.init, which reads them. What the environment says goes first; a check later than the shutdown would
+    switch that off."""
+    shutdown = os.environ.setdefault(divergence.SHUTDOWN_VARIABLE, str(_SHUTDOWN_S))
+    limit = int(shutdown) if shutdown.isdigit() else 0
+    os.environ.setdefault(_CHECK_VARIABLE, str(min(_CHECK_S, max(1, limit // 2)) if limit else _CHECK_S))
+
+
 def _horovod() -> Any:
     """Horovod for TensorFlow, initialised. A second call finds it so."""
+    _set_stall_limits()
     try:
         import horovod.tensorflow as hvd
 

@@ -7,6 +7,7 @@ device is never waited for: a stop or a NaN is noticed one step later, at the sa
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,7 @@ class Loop:
         can see it.
         """
         self.steps = Steps(self.task, self.optimizer, self.collective)
+        self._is_warm = False  # the first step compiles: its time is no step's
         check_same(self.task, self.steps, self.collective)
         position, report, epochs = Position(), self.reporter, self.config.train.epochs
         if self.resume_from is None:
@@ -94,9 +96,12 @@ class Loop:
         plan = train_plan(self.task, self.config, self.collective, position)
         unread: tuple[Position, Any] | None = None  # the newest step: its result is read while the next one runs
         start, stopped = position.batch, False
+        since = time.time()  # what lies between the epochs is no part of a step
+        self.reporter.under_way = position.step + 1
         for x, y in self.task.train_batches(plan) if len(plan.indices) else ():
-            result = self.steps.train(x, y, self.stop.requested)
-            position = position.after_batch()
+            result = self.steps.train(x, y, self.stop.requested, since)
+            position, since = position.after_batch(), 0.0
+            self.reporter.under_way = position.step + 1
             stopped = unread is not None and self._read(*unread)
             unread = (position, result)
             if stopped or position.step == self.config.train.max_steps:
@@ -106,14 +111,16 @@ class Loop:
                 raise DataError(f"the recipe gave {position.batch - start} of {len(plan.indices)} batches of an epoch")
         if unread is not None:
             stopped = self._read(*unread) or stopped
+        self.reporter.under_way = position.step
         self.reporter.flush(self.steps.learning_rate)
         return position, stopped
 
     def _read(self, position: Position, result: Any) -> bool:
         """Wait for a step's result and report it; whether a rank was asked to stop by then."""
-        loss, stops = (float(value) for value in result.numpy())
-        self.reporter.step(position, loss, self.steps.learning_rate)
-        return stops > 0
+        values = result.numpy()
+        busy_s, self._is_warm = (values[2:] if self._is_warm else values[:0]), True
+        self.reporter.step(position, float(values[0]), self.steps.learning_rate, busy_s)
+        return float(values[1]) > 0
 
     def _validate(self, position: Position, *, last: bool) -> bool:
         """Validate and report; where training ends here, write the predictions. False: interrupted on the way."""

@@ -1,7 +1,8 @@
 """The fast road of the metrics, through ipyparallel's data channel. It may drop; the file is the truth.
 
 The client finds `{"events": [...]}` in the call's data: the newest events, each as `MetricEvent.to_json`. One message
-replaces the one before, so each holds the last `_KEPT` events: a reader that looks now and then misses little.
+replaces the one before, so each holds the last `_KEPT` events: a reader that looks now and then misses little. What is
+reported for each rank does not go this way: it would push the rest out.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from sciml_kernel.contracts import MetricEvent
+from sciml_kernel.metrics.names import TRAIN_BUSY_S
 
 __all__ = ["DataPublisher"]
 
@@ -43,7 +45,7 @@ class DataPublisher:
     def publish(self, events: Iterable[MetricEvent]) -> None:
         if self._send is None:
             return
-        self._events.extend(event.to_json() for event in events)
+        self._events.extend(event.to_json() for event in events if event.name != TRAIN_BUSY_S)
         self._waiting = True
         if self._clock() - self._sent_at >= self._every_s:
             self._flush()

@@ -6,10 +6,12 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 
+import numpy as np
+
 from sciml_kernel.contracts import Metric, MetricEvent, Sink
 from sciml_kernel.engine.checkpoint import Position
 from sciml_kernel.errors import RunError
-from sciml_kernel.metrics.names import TRAIN_LOSS, VAL_LOSS
+from sciml_kernel.metrics.names import TRAIN_BUSY_S, TRAIN_LOSS, VAL_LOSS
 from sciml_kernel.metrics.reduce import RateMeter
 
 __all__ = ["LEARNING_RATE", "Reporter"]
@@ -17,12 +19,15 @@ __all__ = ["LEARNING_RATE", "Reporter"]
 LEARNING_RATE = "train/learning_rate"
 """Step size of the newest step reported with it."""
 
+_RANK_EVENTS_PER_S = 16
+
 
 class Reporter:
     """Collects what the steps give, and reports it at most every `every_s` seconds.
 
     sinks: where events go, on rank 0; the file first. say: takes one line of text. n_per_step: samples of one step over
-    all ranks. clock: monotonic seconds. `position` is the newest one known, for whoever has to say where a failure was.
+    all ranks. clock: monotonic seconds. `position` is the newest one reported; `under_way` the step that is being done,
+    counted from 1, for whoever has to say where a failure was.
     """
 
     def __init__(
@@ -36,36 +41,48 @@ class Reporter:
         say: Callable[[str], None] = lambda line: None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.run, self.position = run, Position()
+        self.run, self.position, self.under_way = run, Position(), 0
         self._rank, self._sinks, self._every_s, self._n = rank, sinks if rank == 0 else (), every_s, n_per_step
         self._say = say if rank == 0 else lambda line: None
         self._clock = clock
         self._rates = RateMeter(clock=clock)
         self._since: list[float] = []
+        self._busy_s: list[np.ndarray] = []
+        self._busy_at = -math.inf
         self._epoch_losses: list[float] = []
         self._reported_at = self._epoch_at = clock()
         self._rate = math.nan
 
     def begin(self, position: Position) -> None:
         """Start the clocks: what came before (reading, compiling nothing yet) is no training."""
-        self.position = position
+        self.position, self.under_way = position, position.step
         self._rates.start()
         self._reported_at = self._epoch_at = self._clock()
 
-    def step(self, position: Position, loss: float, learning_rate: Callable[[], float]) -> None:
-        """Take the loss of the step that led to `position`.
+    def step(
+        self,
+        position: Position,
+        loss: float,
+        learning_rate: Callable[[], float],
+        busy_s: np.ndarray | tuple[()] = (),
+    ) -> None:
+        """Take the loss of the step that led to `position`, and how long each rank was busy before its all-reduce:
+        busy_s: (rank,), s; empty where that is not known.
 
         Raises RunError, on every rank as the loss is the same on all, if it is not finite.
         """
         self.position = position
         self._since.append(loss)
         self._epoch_losses.append(loss)
+        if self._rank == 0 and len(busy_s):
+            self._busy_s.append(np.asarray(busy_s))
         self._rates.add(self._n)
         finite = math.isfinite(loss)
         now = self._clock()
         if not finite or now - self._reported_at >= self._every_s:
             self._report(learning_rate, now)
         if not finite:
+            self.under_way = position.step
             raise RunError(
                 f"train/loss is {loss} at step {position.step} (epoch {position.epoch + 1}): the training has "
                 "diverged; lower learning_rate, or look for NaN in the data. Checkpoints from before are kept"
@@ -96,13 +113,7 @@ class Reporter:
         self._rates.mark()
 
     def metrics(self, metrics: Iterable[Metric], position: Position) -> None:
-        now = time.time()
-        events = [
-            MetricEvent(self.run, self._rank, position.step, position.epoch, m.name, float(m.value), m.unit, now)
-            for m in metrics
-        ]
-        for sink in self._sinks:
-            sink.publish(events)
+        self._publish([(self._rank, metric) for metric in metrics], position)
 
     def say(self, line: str) -> None:
         self._say(line)
@@ -113,4 +124,24 @@ class Reporter:
         self._rate = rates[0].value
         self._since, self._reported_at = [], now
         if self._rank == 0:
-            self.metrics([Metric(TRAIN_LOSS, loss), *rates, Metric(LEARNING_RATE, learning_rate())], self.position)
+            metrics = [Metric(TRAIN_LOSS, loss), *rates, Metric(LEARNING_RATE, learning_rate())]
+            self._publish([*((0, metric) for metric in metrics), *self._busy(now)], self.position)
+
+    def _busy(self, now: float) -> list[tuple[int, Metric]]:
+        """The mean of each rank since it was last reported. Many ranks are reported less often: at most
+        `_RANK_EVENTS_PER_S` events, so that the file of a long run stays small."""
+        if not self._busy_s or now - self._busy_at < self._busy_s[0].size / _RANK_EVENTS_PER_S:
+            return []
+        means = np.asarray(self._busy_s, np.float64).mean(axis=0).tolist()
+        self._busy_s, self._busy_at = [], now
+        return [(rank, Metric(TRAIN_BUSY_S, mean, "s")) for rank, mean in enumerate(means)]
+
+    def _publish(self, metrics: Iterable[tuple[int, Metric]], position: Position) -> None:
+        """metrics: with the rank that each is about; 0 for what belongs to all."""
+        now = time.time()
+        events = [
+            MetricEvent(self.run, rank, position.step, position.epoch, m.name, float(m.value), m.unit, now)
+            for rank, m in metrics
+        ]
+        for sink in self._sinks:
+            sink.publish(events)

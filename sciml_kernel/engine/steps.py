@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,8 @@ from sciml_kernel.errors import ConfigError, DataError
 __all__ = ["Steps", "check_shapes"]
 
 _SEED_STRIDE = 1_000_003
+MOST_TIMED_RANKS = 1024
+"""Above so many ranks nobody is timed: the times travel in the vector that each step sums."""
 
 
 class Steps:
@@ -29,6 +32,9 @@ class Steps:
         optimizer.build(self.model.trainable_variables)
         weights = {id(variable) for variable in self.model.weights}
         self._seeds = [v for v in self.model.variables if id(v) not in weights and v.dtype in ("int64", "uint32")]
+        self.timed = 1 < collective.size <= MOST_TIMED_RANKS
+        with tf.device("/CPU:0"):
+            self._averaged_at = tf.Variable(0.0, dtype=tf.float64, trainable=False)
         self._train, self._validate = _compiled(self._train_step), _compiled(self._validate_step)
 
     @property
@@ -49,12 +55,19 @@ class Steps:
             state[0] += self.collective.rank * _SEED_STRIDE
             variable.assign(state)
 
-    def train(self, x: Any, y: Any, stop: bool) -> Any:
-        """One optimizer step. Returns a tensor (2,), float32: mean loss over all ranks, number of ranks asked to stop.
+    def train(self, x: Any, y: Any, stop: bool, since: float = 0.0) -> Any:
+        """One optimizer step. Returns a tensor, float32: mean loss over all ranks, number of ranks asked to stop, and,
+        where ranks are timed, the seconds that each was busy before its gradients were ready, by rank.
 
-        It is not read here: that would wait for the device.
+        It is not read here: that would wait for the device. since: Unix time from which this rank counts as busy; 0:
+        since the all-reduce of the step before, which is right unless something else came between.
         """
-        return self._train(tf.convert_to_tensor(x), tf.convert_to_tensor(y), tf.constant(float(stop)))
+        return self._train(
+            tf.convert_to_tensor(x),
+            tf.convert_to_tensor(y),
+            tf.constant(float(stop)),
+            tf.constant(since, dtype=tf.float64),
+        )
 
     def validate(self, x: Any, y: Any, weight: Any, stop: bool) -> tuple[dict[str, np.ndarray], Any, bool]:
         """One batch in inference mode: this rank's sums (float64 or int64, to add up many), its predictions, a tensor
@@ -77,7 +90,7 @@ class Steps:
         for i, variable in enumerate(moving):
             variable.assign(total[str(i)] / self.collective.size)
 
-    def _train_step(self, x: Any, y: Any, stop: Any) -> Any:
+    def _train_step(self, x: Any, y: Any, stop: Any, since: Any) -> Any:
         variables = self.model.trainable_variables
         with tf.GradientTape() as tape:
             prediction = self.model(x, training=True)
@@ -90,16 +103,41 @@ class Steps:
         lost = [v.path for v, gradient in zip(variables, gradients, strict=True) if gradient is None]
         if lost:
             raise ConfigError(f"the loss does not depend on {', '.join(lost)}; leave these weights out of the model")
+        busy = self._busy(since, after=[loss, *gradients]) if self.timed else None
         gradients = self.collective.average_gradients(gradients)
+        if busy is not None:
+            self._averaged_at.assign(_time_after(gradients))
         self.optimizer.apply(gradients, variables)
-        sums = self.collective.sum_in_graph(tf.stack([tf.cast(loss, tf.float32), stop]))
-        return tf.stack([sums[0] / self.collective.size, sums[1]])
+        # one sum for all that the ranks tell each other: the times cost no collective of their own
+        mine = tf.stack([tf.cast(loss, tf.float32), stop])
+        sums = self.collective.sum_in_graph(mine if busy is None else tf.concat([mine, busy], axis=0))
+        return tf.concat([[sums[0] / self.collective.size], sums[1:]], axis=0)
+
+    def _busy(self, since: Any, after: list[Any]) -> Any:
+        """(size,), float32: this rank's busy seconds at its own place, else 0."""
+        begin = tf.where(since > 0, since, self._averaged_at.read_value())
+        # clocks may be set back
+        seconds = tf.cast(tf.maximum(_time_after(after) - begin, 0.0), tf.float32)
+        return seconds * tf.one_hot(self.collective.rank, self.collective.size, dtype=tf.float32)
 
     def _validate_step(self, x: Any, y: Any, weight: Any, stop: Any) -> tuple[dict[str, Any], Any, Any]:
         prediction = self.model(x, training=False)
         check_shapes(y, prediction)
         sums = self.task.validation_sums(y, prediction, weight)
         return sums, tf.cast(prediction, tf.float32), self.collective.sum_in_graph(stop)
+
+
+def _time_after(tensors: list[Any]) -> Any:
+    """Unix time, float64, when all the tensors have been computed.
+
+    tf.timestamp is refused where operations must be deterministic, and Python's clock is not. On a GPU an operation is
+    over for TensorFlow once its kernels are queued; Python gets a number that is queued behind all of them, and is
+    called when that has been copied to the host. (Not exercised on a GPU.)
+    """
+    with tf.control_dependencies(tensors):
+        last = tf.reshape(tensors[0], [-1])[:1]
+    now = tf.numpy_function(lambda _: np.float64(time.time()), [last], tf.float64, stateful=True)
+    return tf.ensure_shape(now, ())
 
 
 def _compiled(step: Callable[..., Any]) -> Any:

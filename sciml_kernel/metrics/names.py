@@ -9,6 +9,7 @@ from typing import Literal
 
 __all__ = [
     "BASELINE_BACKGROUND_MEAN_IOU",
+    "TRAIN_BUSY_S",
     "TRAIN_LOSS",
     "TRAIN_SAMPLES_PER_S",
     "TRAIN_SAMPLES_PER_S_AVG",
@@ -23,6 +24,11 @@ __all__ = [
 
 TRAIN_LOSS = "train/loss"
 """Mean loss of the global batch, before the step's update."""
+
+TRAIN_BUSY_S = "train/busy_s"
+"""Seconds a step from the end of a gradient all-reduce until a rank's own next gradients are ready: update, data,
+forward and backward pass. Mean over the reported interval, one value a rank; the slowest rank sets the pace. Only where
+there are several ranks."""
 
 VAL_LOSS = "val/loss"
 """Mean loss over all validation samples, inference mode; sums over ranks are divided once."""

@@ -92,7 +92,7 @@ def test_failure_is_written_with_type_message_rank_host_and_step_and_raised(tmp_
     error = state["error"]
     assert (error["type"], error["message"], error["rank"]) == ("OSError", "the disk is gone", 0)
     assert error["host"] == os.uname().nodename
-    assert error["step"] == 1  # two steps were done, the second was not read yet
+    assert error["step"] == 3  # before the third batch
     assert "OSError: the disk is gone" in (Path(payload["record"]) / "logs" / "rank-0.log").read_text()
 
 

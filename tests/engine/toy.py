@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+import time
 from collections.abc import Iterable, Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -23,6 +24,8 @@ from sciml_kernel.engine.interrupt import StopFlag
 if TYPE_CHECKING:
     from sciml_kernel.engine.loop import Outcome
 
+FSYNC = os.fsync
+SLOW_S = 0.03
 N_TRAIN, N_VALIDATION, N_FEATURES, N_TARGETS = 48, 13, 5, 2
 
 
@@ -47,17 +50,33 @@ def data() -> tuple[np.ndarray, np.ndarray]:
 class ToyTask:
     """fault: what goes wrong, on `fault_rank` only: "nan" (in training sample 24), "raise" (before the third batch),
     "sigint" (before the ninth batch the process gets a SIGINT), "other_data" (fewer samples), "few_batches" (a batch
-    less than planned); on all: "shape" (a target of another shape)."""
+    less than planned), "slow" (30 ms to read a batch), "slow_disk" (0.5 s to flush a file), "sum_shape", "sum_dtype"
+    (a sum of another shape or dtype than on the other ranks), "order" (another collective than on the other ranks),
+    "late" (does not come to the second step); on all: "shape" (a target of another shape), "slow_compile",
+    "slow_validation" (1 s), "slow_prepare" (for ever, in Python), "prepare_waits" (the same, but all other ranks wait
+    for it in a collective).
 
-    def __init__(self, config: configs.RunConfig, rank: int, size: int) -> None:
+    Whoever waits is told by files in the data's folder: `<fault>-<rank>` appears when the slow part begins.
+    """
+
+    def __init__(self, config: configs.RunConfig, collective: Any) -> None:
         import keras
         import tensorflow as tf
 
         model: ToyConfig = config.model
         self.x, self.y = data()
         self.n_train, self.n_validation = N_TRAIN, N_VALIDATION
+        self._collective, self._folder, rank = collective, Path(config.data.path), collective.rank
         here = rank == model.fault_rank
-        self._fault = model.fault if here else ""
+        self._fault, self._fault_of_all = model.fault if here else "", model.fault
+        os.fsync = self._slow_fsync if self._fault == "slow_disk" else FSYNC
+        if model.fault == "slow_prepare" or self._fault == "prepare_waits":
+            self._say("")
+            while True:
+                time.sleep(0.01)
+        if model.fault == "prepare_waits":
+            self._say("")
+            collective.sum_arrays({"x": np.ones(3)})
         if model.fault == "nan" and here:
             self.x[N_TRAIN // 2] = np.nan
         if model.fault == "shape":
@@ -73,9 +92,26 @@ class ToyTask:
         self.input_spec = (tf.TensorSpec((None, N_FEATURES)), tf.TensorSpec((None, N_TARGETS)))
         self.seen: list[np.ndarray] = []
 
+    def _say(self, what: str) -> None:
+        (self._folder / f"{self._fault_of_all}{what}-{self._collective.rank}").touch()
+
+    def _slow_fsync(self, fd: int) -> None:
+        if "step-" in os.readlink(f"/proc/self/fd/{fd}"):
+            self._say("")
+            end = time.monotonic() + 0.5
+            while time.monotonic() < end:  # in Python, where a signal's handler runs
+                time.sleep(0.01)
+        FSYNC(fd)
+
     def train_batches(self, plan: ShardPlan) -> Iterator[tuple[Any, Any]]:
         for i_batch, indices in enumerate(plan.indices):
+            if self._fault == "late" and i_batch == 1:
+                self._say("")
+                time.sleep(60)
+            if self._fault == "slow":
+                time.sleep(SLOW_S)
             if self._fault == "raise" and i_batch == 2:
+                (self._folder / "raised_at").write_text(repr(time.time()))
                 raise OSError("the disk is gone")
             if self._fault == "sigint" and len(self.seen) == 8:
                 os.kill(os.getpid(), signal.SIGINT)
@@ -86,12 +122,29 @@ class ToyTask:
 
     def validation_batches(self, plan: ShardPlan) -> Iterator[tuple[Any, Any, Any]]:
         for indices, weight in zip(plan.indices + N_TRAIN, plan.weights, strict=True):
+            if self._fault_of_all == "slow_validation":
+                self._say("")
+                time.sleep(1.0)
             yield self.x[indices], self.y[indices], weight
 
     def loss(self, target: Any, prediction: Any) -> Any:
         import tensorflow as tf
 
-        return tf.reduce_mean(tf.square(prediction - target))
+        loss = tf.reduce_mean(tf.square(prediction - target))
+        if self._fault_of_all == "slow_compile":
+            self._say("")
+            time.sleep(1.0)  # in the tracing, once
+        if self._fault_of_all in ("sum_shape", "sum_dtype", "order"):
+            loss += 0.0 * self._unlike_the_others()
+        return loss
+
+    def _unlike_the_others(self) -> Any:
+        import tensorflow as tf
+
+        if self._fault == "order":
+            return self._collective.average_gradients([tf.ones(3)])[0][0]
+        ones = tf.ones(4 if self._fault == "sum_shape" else 3, tf.float64 if self._fault == "sum_dtype" else tf.float32)
+        return tf.cast(self._collective.sum_in_graph(ones)[0], tf.float32)
 
     def validation_sums(self, target: Any, prediction: Any, weight: Any) -> dict[str, Any]:
         import tensorflow as tf
@@ -118,7 +171,7 @@ class ToyRecipe:
     last: ToyTask | None = None
 
     def prepare(self, config: configs.RunConfig, *, collective: Any) -> ToyTask:
-        ToyRecipe.last = ToyTask(config, collective.rank, collective.size)
+        ToyRecipe.last = ToyTask(config, collective)
         return ToyRecipe.last
 
 
@@ -129,6 +182,15 @@ SPEC = RecipeSpec(name="toy", title="linear regression", model_type=ToyConfig, r
 def entry_points(group: str) -> list[EntryPoint]:
     """In place of `registry.entry_points`: the toy is the only recipe that is installed."""
     return [EntryPoint("toy", "toy:SPEC", group)] if group == registry.RECIPES else []
+
+
+def install(folder: Path) -> Path:
+    """Make the toy an installed recipe for whoever has the folder and this one on its path."""
+    about = folder / "toy_recipe-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: toy_recipe\nVersion: 1\n")
+    (about / "entry_points.txt").write_text(f"[{registry.RECIPES}]\ntoy = toy:SPEC\n")
+    return folder
 
 
 @dataclasses.dataclass
