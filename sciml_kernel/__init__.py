@@ -4,6 +4,7 @@ Table of contents
 -----------------
 Run something
     `Pool`           ranks on allocated nodes: start, attach, list, run, restart, stop
+    `watch`          a pool's state, ranks and call, renewed in place in a notebook
     `train`, `Run`   one experiment: config -> pool -> ranks -> metrics -> record; read `session.py` first
     `runs`           every run on disk, one row each
 Look at data
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from sciml_kernel.data.folders import data_root
     from sciml_kernel.pool import Pool
     from sciml_kernel.session import Run, runs, train
+    from sciml_kernel.views.pool_panel import watch
 
 __all__ = [
     "Pool",
@@ -45,6 +47,7 @@ __all__ = [
     "runs",
     "train",
     "views",
+    "watch",
 ]
 
 __getattr__, __dir__, _ = lazy_loader.attach(
@@ -55,6 +58,7 @@ __getattr__, __dir__, _ = lazy_loader.attach(
         "data.folders": ["data_root"],
         "pool": ["Pool"],
         "session": ["Run", "runs", "train"],
+        "views.pool_panel": ["watch"],
     },
 )
 

@@ -1,19 +1,15 @@
-"""Live figures: an output of a cell that is shown once and then replaced, also from another thread."""
+"""Live views: an output of a cell that is shown once and then replaced, also from another thread."""
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
-import sys
-from collections.abc import Sequence
-from types import ModuleType
 from typing import Any
 
+from IPython.core.getipython import get_ipython
 from IPython.display import DisplayHandle
 
-__all__ = ["Updatable", "register", "updatable"]
+from sciml_kernel.views import shown
 
-LIVE = "sciml_kernel.views.live"
+__all__ = ["Updatable", "register", "updatable"]
 
 
 class Updatable:
@@ -35,32 +31,7 @@ def updatable() -> Updatable:
 
 
 def register() -> None:
-    """Have `views.live` show its figures here: now, or as soon as somebody imports it.
-
-    Importing it takes about a second, which a kernel's start need not wait for.
-    """
-    if LIVE in sys.modules:
-        sys.modules[LIVE].register_display(updatable)
-    elif not any(isinstance(finder, _WhenImported) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _WhenImported())
-
-
-class _WhenImported(importlib.abc.MetaPathFinder):
-    """Lets the usual finders find `views.live`, then registers the display once it is loaded."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != LIVE:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        if spec is not None and spec.loader is not None:
-            load = spec.loader.exec_module
-
-            def load_and_register(module: ModuleType) -> None:
-                load(module)
-                module.register_display(updatable)
-
-            spec.loader.exec_module = load_and_register  # type: ignore[method-assign]
-        return spec
+    """Have live views show themselves here. Not at a terminal, where an update would be printed below the earlier one:
+    there they print or leave one static text."""
+    in_a_kernel = getattr(get_ipython(), "kernel", None) is not None
+    shown.register_display(updatable if in_a_kernel else None)

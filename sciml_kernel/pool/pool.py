@@ -110,6 +110,13 @@ class Pool(BasePool):
     @classmethod
     def attach(cls, name: str | None = None) -> Pool:
         """The newest live pool, or the one of that name (which may be dead: `restart` it). Raises NotFoundError."""
+        pool = cls.find(name)
+        pool._greet()
+        return pool
+
+    @classmethod
+    def find(cls, name: str | None = None) -> Pool:
+        """The same to look at only: this process does not count as one that uses it. Raises NotFoundError."""
         found = plan.known_pools()
         if name is None:
             live = [(directory, spec) for directory, spec in found if measure(directory).state in LIVE]
@@ -122,9 +129,7 @@ class Pool(BasePool):
             if name not in names:
                 raise NotFoundError(f"there is no pool {name!r}; {did_you_mean(name, names)}; {HELP}")
             directory = names[name]
-        pool = cls(directory)
-        pool._greet()
-        return pool
+        return cls(directory)
 
     @classmethod
     def list(cls) -> pd.DataFrame:

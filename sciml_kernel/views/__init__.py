@@ -1,5 +1,6 @@
 """Figures. They take Datasets, tables and histories, and never train.
 
+pool_panel.py `LivePool`, `watch`: the state of a pool, renewed in place while one looks at it
 live.py       `LivePlot`: loss, learning rate and samples/s, redrawn in place while a run goes on
 training.py   `training_curves`: the same figure of a finished run
 fields.py     `density_slice`: a slab of a universe
@@ -7,6 +8,7 @@ spectra.py    `power_spectra`: measured P(k) against linear theory
 compare.py    `predicted_against_true`: the network's answers, with ridge regression and predict-the-mean beside them
 table.py      `error_table`: the same as numbers
 quicklook.py  `quicklook`: interactive slices of a data set larger than memory
+shown.py      outputs that are replaced in place: what live views have in common
 progress.py   `ProgressLines`: how far long work is
 plot.py       `Plot`: a matplotlib Figure that shows itself in a notebook and carries its alt text
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from sciml_kernel.views.fields import density_slice
     from sciml_kernel.views.live import LivePlot
     from sciml_kernel.views.plot import Plot
+    from sciml_kernel.views.pool_panel import LivePool, watch
     from sciml_kernel.views.progress import ProgressLines
     from sciml_kernel.views.quicklook import Quicklook, quicklook
     from sciml_kernel.views.spectra import power_spectra
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LivePlot",
+    "LivePool",
     "Plot",
     "ProgressLines",
     "Quicklook",
@@ -42,6 +46,7 @@ __all__ = [
     "predicted_against_true",
     "quicklook",
     "training_curves",
+    "watch",
 ]
 
 __getattr__, __dir__, _ = lazy_loader.attach(
@@ -51,6 +56,7 @@ __getattr__, __dir__, _ = lazy_loader.attach(
         "fields": ["density_slice"],
         "live": ["LivePlot"],
         "plot": ["Plot"],
+        "pool_panel": ["LivePool", "watch"],
         "progress": ["ProgressLines"],
         "quicklook": ["Quicklook", "quicklook"],
         "spectra": ["power_spectra"],

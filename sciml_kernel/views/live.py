@@ -1,8 +1,7 @@
 """`LivePlot`: the training figure, redrawn in place while the run goes on.
 
 It reads the history, which comes from the record, and so shows the same when the notebook is reloaded or another
-process looks at a run. The display is registered from outside (`register_display`): this module knows no IPython and
-works without it, then leaving only the PNG.
+process looks at a run. Without a display (see `shown`) it leaves only the PNG.
 """
 
 from __future__ import annotations
@@ -13,37 +12,20 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import xarray as xr
 
 from sciml_kernel.views.plot import Plot, write_png
+from sciml_kernel.views.shown import Shown
 from sciml_kernel.views.training import latest, training_curves
 
-__all__ = ["Display", "LivePlot", "register_display"]
+__all__ = ["LivePlot"]
 
 log = logging.getLogger(__name__)
 
 _POLL_S = 0.5
-_SAME_CELL_S = 1.0
 _MAX_SHARE = 0.05  # of the time may go into drawing: the ranks need the cores
-
-
-class Display(Protocol):
-    """One output of a notebook cell that can be changed later, also from another thread. Takes MIME bundles."""
-
-    def show(self, bundle: dict[str, Any]) -> None: ...
-
-    def update(self, bundle: dict[str, Any]) -> None: ...
-
-
-_factory: Callable[[], Display] | None = None
-
-
-def register_display(factory: Callable[[], Display] | None) -> None:
-    """Say how live figures are shown: `factory()` makes one new output each time. None: not at all."""
-    global _factory
-    _factory = factory
 
 
 def _fingerprint(history: xr.Dataset) -> tuple[float, ...]:
@@ -55,7 +37,7 @@ def _fingerprint(history: xr.Dataset) -> tuple[float, ...]:
     )
 
 
-class LivePlot:
+class LivePlot(Shown):
     """Loss, learning rate and samples/s of a run that may still be going on.
 
     read_history: returns the history so far (`Run.history`). is_over: True when no more will come. title: over the
@@ -75,6 +57,7 @@ class LivePlot:
         min_interval_s: float = 3.0,
         png_path: str | Path | None = None,
     ) -> None:
+        super().__init__()
         self.title = title
         self.png_path = Path(png_path) if png_path is not None else None
         self.min_interval_s = min_interval_s
@@ -82,8 +65,6 @@ class LivePlot:
         self.error: Exception | None = None
         self._read_history = read_history
         self._is_over = is_over
-        self._displays: list[Display] = []
-        self._lock = threading.RLock()
         self._close = threading.Event()
         self._done = threading.Event()
         self._seen: tuple[float, ...] | None = None
@@ -91,9 +72,7 @@ class LivePlot:
         self._png = b""
         self._text = ""
         self._draw(over=False)
-        self._shown_at = time.monotonic()
-        if _factory is not None:
-            self._show()
+        self._show_first()
         self._thread = threading.Thread(target=self._follow, name=f"plot {title}", daemon=True)
         self._thread.start()
 
@@ -166,18 +145,9 @@ class LivePlot:
                     None,
                 )
                 self.n_drawn += 1
-                displays = list(self._displays)
-            for display in displays:
-                display.update(self._bundle())
+            self._update()
         except Exception as error:  # a view never breaks a run
             self._note(error)
-
-    def _show(self) -> None:
-        assert _factory is not None
-        with self._lock:
-            display = _factory()
-            display.show(self._bundle())
-            self._displays.append(display)
 
     def _bundle(self) -> dict[str, Any]:
         with self._lock:
@@ -185,13 +155,6 @@ class LivePlot:
             if self._png:
                 bundle["image/png"] = base64.b64encode(self._png).decode("ascii")
             return bundle
-
-    def _ipython_display_(self) -> None:
-        # The last expression of the cell that made the plot: it is shown there already.
-        if _factory is None:
-            raise NotImplementedError  # IPython then takes _repr_mimebundle_
-        if time.monotonic() - self._shown_at > _SAME_CELL_S:
-            self._show()
 
     def _repr_png_(self) -> bytes | None:
         return self._png or None

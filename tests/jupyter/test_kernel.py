@@ -116,8 +116,8 @@ def test_help_is_shown_and_is_no_error(session: Session) -> None:
 def test_a_live_figure_is_shown_once_and_then_updated_from_a_thread(session: Session) -> None:
     status, text, shown, updates = session.run(
         "import threading\n"
-        "from sciml_kernel.views import live\n"
-        "display = live._factory()\n"
+        "from sciml_kernel.views import shown\n"
+        "display = shown._factory()\n"
         "display.show({'text/plain': 'first'})\n"
         "thread = threading.Thread(target=display.update, args=({'text/plain': 'second'},))\n"
         "thread.start(); thread.join()"

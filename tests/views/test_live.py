@@ -15,7 +15,7 @@ import pytest
 import xarray as xr
 from view_helpers import dataset, event, pixels
 
-from sciml_kernel.views import LivePlot, live
+from sciml_kernel.views import LivePlot, live, shown
 
 SOON_S = 20.0
 
@@ -77,9 +77,9 @@ def displays(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeDisplay]]:
         return made[-1]
 
     monkeypatch.setattr(live, "_MAX_SHARE", 1e9)
-    live.register_display(factory)
+    shown.register_display(factory)
     yield made
-    live.register_display(None)
+    shown.register_display(None)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("plot ")], "a plot still follows"
 
 
@@ -248,7 +248,7 @@ def test_shown_again_in_a_later_cell_both_outputs_go_on(
     plot = follow(run)
     plot._ipython_display_()  # the end of the cell that made it
     assert len(displays) == 1
-    monkeypatch.setattr(live, "_SAME_CELL_S", -1.0)  # as if time had passed
+    monkeypatch.setattr(shown, "_SAME_CELL_S", -1.0)  # as if time had passed
     plot._ipython_display_()
     assert len(displays) == 2
     ended(plot, run)
@@ -259,7 +259,7 @@ def test_shown_again_in_a_later_cell_both_outputs_go_on(
 def test_without_a_display_there_is_still_a_picture_for_any_front_end(
     displays: list[FakeDisplay], run: FakeRun
 ) -> None:
-    live.register_display(None)
+    shown.register_display(None)
     plot = follow(run)
     with pytest.raises(NotImplementedError):  # IPython then takes the bundle
         plot._ipython_display_()
