@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 __all__ = [
+    "PARENT_VARIABLE",
     "Collective",
     "Metric",
     "MetricEvent",
@@ -30,6 +31,9 @@ __all__ = [
     "Sink",
     "Task",
 ]
+
+PARENT_VARIABLE = "SCIML_PARENT_RUN"
+"""Set by a batch run in its kernel: path of the batch's record."""
 
 
 class _Json:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from sciml_kernel import config as configs
 from sciml_kernel import records, registry
-from sciml_kernel.contracts import MetricEvent
+from sciml_kernel.contracts import PARENT_VARIABLE, MetricEvent
 from sciml_kernel.contracts import Pool as PoolLike
 from sciml_kernel.errors import (
     ConfigError,
@@ -42,11 +42,10 @@ if TYPE_CHECKING:
 
     from sciml_kernel.views.live import LivePlot
 
-__all__ = ["Run", "runs", "train"]
+__all__ = ["Run", "check_ranks", "runs", "train"]
 
 ENTRY = "sciml_kernel.engine.entry:train"
 FOLLOW_S = 0.25
-PARENT_VARIABLE = "SCIML_PARENT_RUN"  # set by a batch run in its kernel: path of the batch's record
 
 
 def train(
@@ -82,7 +81,7 @@ def train(
     origin = _record_of(resume) if resume is not None else None
 
     ranks: PoolLike = pool if pool is not None else Pool.attach()
-    _check_ranks(config.data.batch_size, ranks.n)
+    check_ranks(config.data.batch_size, ranks.n)
     if ranks.state == "busy":
         raise PoolBusyError(f"pool {ranks.name!r} is running another call; wait for it, interrupt it or start a pool")
 
@@ -357,7 +356,8 @@ def _in_epoch(seen: xr.Dataset, name: str, epoch: int) -> str:
     return f"{found[-1]:<6.4g}" if found.size else "   -  "
 
 
-def _check_ranks(batch_size: int, n_ranks: int) -> None:
+def check_ranks(batch_size: int, n_ranks: int) -> None:
+    """Raises ConfigError where the ranks can't share a batch evenly."""
     if batch_size % n_ranks:
         lower, upper = batch_size // n_ranks * n_ranks, -(-batch_size // n_ranks) * n_ranks
         words = f"{lower} or {upper}" if lower else str(upper)

@@ -18,13 +18,13 @@ from sciml_kernel.batch.ending import GRACE_S, Ending
 from sciml_kernel.batch.parameters import as_json, resolve
 from sciml_kernel.batch.progress import Progress, Quiet
 from sciml_kernel.config.digest import canonical_json
+from sciml_kernel.contracts import PARENT_VARIABLE
 from sciml_kernel.errors import EnvironmentNotFitError, UsageError
 from sciml_kernel.pool import Pool
 from sciml_kernel.records import Record
 
 __all__ = ["Plan", "plan", "run_notebook"]
 
-PARENT_VARIABLE = "SCIML_PARENT_RUN"
 LOG_VARIABLE = "SCIML_BATCH_LOG"
 _ON_A_RANK = re.compile(r"\[rank (\d+)(?: @ ([^,\]]+))?(?:, step (\d+))?\] (\w+): (.*)", re.DOTALL)
 

@@ -42,6 +42,7 @@ def train(
     """
     from sciml_kernel.cli.config import resolved
     from sciml_kernel.config.load import parse_assignments
+    from sciml_kernel.session import check_ranks
     from sciml_kernel.session import train as begin
 
     if timeout is not None and timeout <= 0:
@@ -54,6 +55,8 @@ def train(
         spec, found = resolved(recipe, assignments, settings, data=data)
         if spec.check_data is not None:
             spec.check_data(found.config)
+        if n is not None:
+            check_ranks(found.config.data.batch_size, n)
     with cancellable(), _ranks(n, quiet=as_json) as pool:
         if earlier is not None:
             run = earlier.resume(pool=pool, **overrides)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from sciml_kernel.contracts import PARENT_VARIABLE
 from sciml_kernel.errors import UsageError, did_you_mean
 from sciml_kernel.pool import launch
 from sciml_kernel.pool.files import now_utc
@@ -18,6 +19,8 @@ from sciml_kernel.pool.processes import ProcessId
 from sciml_kernel.pool.spec import LIVE, PoolDir, PoolSpec, available_cores, check_name, pools_root
 
 __all__ = ["create_directory", "free_name", "known_pools", "make_spec"]
+
+BATCH_TTL_S = 20.0
 
 
 def make_spec(
@@ -42,6 +45,8 @@ def make_spec(
         raise UsageError(f"ttl_s must be more than 0 seconds, or None for no limit; got {ttl_s!r}")
     if timeout <= 0:
         raise UsageError(f"timeout must be more than 0 seconds, got {timeout!r}")
+    if os.environ.get(PARENT_VARIABLE) and not keep:
+        ttl_s = min(ttl_s or BATCH_TTL_S, BATCH_TTL_S)  # nobody comes back to the pool of a batch run that was killed
     cores = available_cores()
     umask = os.umask(0)
     os.umask(umask)

@@ -61,9 +61,9 @@ class Pool(BasePool):
         """Start n ranks and return when all of them are one MPI world.
 
         n: ranks, 1 to 8 a core. launcher: "local". name: by default pool-<k>. keep: it outlives the normal end of this
-        process. ttl_s: seconds after which a pool that no process uses ends itself; None: never. oversubscribe: more
-        ranks than cores are meant. timeout: seconds for all ranks to arrive. env: variables for the ranks. options:
-        of other launchers.
+        process. ttl_s: seconds after which a pool that no process uses ends itself; None: never; at most 20 in a batch
+        run, unless keep. oversubscribe: more ranks than cores are meant. timeout: seconds for all ranks to arrive. env:
+        variables for the ranks. options: of other launchers.
 
         Raises UsageError (n, name, options), EnvironmentNotFitError (no mpiexec), PoolStartError naming the ranks
         that are missing, or what does not fit.

@@ -8,7 +8,6 @@ from sciml_kernel.errors import NotFoundError, did_you_mean
 from sciml_kernel.records.record import Record
 from sciml_kernel.records.root import runs_root
 
-
 __all__ = ["find", "newest", "run_ids"]
 
 _SECOND = len("20261201T010203Z")

@@ -55,9 +55,13 @@ def test_what_was_simulated_can_be_inspected(universes: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["interrupt", "terminate"]
+    ("number", "code", "status"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "cancelled")],
+    ids=["interrupt", "terminate"],
 )
-def test_a_stopped_training_leaves_a_checkpoint_and_goes_on(universes: Path, number: signal.Signals, code: int) -> None:
+def test_a_stopped_training_leaves_a_checkpoint_and_goes_on(
+    universes: Path, number: signal.Signals, code: int, status: str
+) -> None:
     words = ["train", "cosmoflow", "--data", str(universes), "-n", "2", *settings(epochs=100_000)]
     with subprocess.Popen([*PROGRAM, *words], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -69,7 +73,7 @@ def test_a_stopped_training_leaves_a_checkpoint_and_goes_on(universes: Path, num
         assert process.wait(100) == code
     (run_id,) = [path.name for path in records.runs_root().iterdir()]
     record = records.find(run_id)
-    assert record.read()["status"] == "interrupted"
+    assert record.read()["status"] == status
     assert any(record.checkpoints_dir.iterdir())
     assert sciml("pool", "list") == []
     if number == signal.SIGINT:

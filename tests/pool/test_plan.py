@@ -24,6 +24,14 @@ def spec(monkeypatch: pytest.MonkeyPatch) -> PoolSpec:
     return plan.make_spec(3, "local", "p", False, 60.0, False, 5.0, {"A": "b c"}, {})
 
 
+@pytest.mark.parametrize(("keep", "ttl_s", "lives_s"), [(False, 3600.0, 20.0), (False, None, 20.0), (True, 60.0, 60.0)])
+def test_the_pool_of_a_killed_batch_run_does_not_live_for_an_hour(
+    spec: PoolSpec, monkeypatch: pytest.MonkeyPatch, keep: bool, ttl_s: float | None, lives_s: float
+) -> None:
+    monkeypatch.setenv("SCIML_PARENT_RUN", "/runs/one")
+    assert plan.make_spec(1, "local", "p", keep, ttl_s, False, 5.0, {}, {}).ttl_s == lives_s
+
+
 def test_a_spec_survives_json(spec: PoolSpec) -> None:
     assert PoolSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
 

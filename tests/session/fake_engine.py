@@ -16,9 +16,11 @@ from sciml_kernel import records
 from sciml_kernel.contracts import MetricEvent
 from sciml_kernel.metrics.jsonl import JsonlSink
 from sciml_kernel.pool.fake import hold
+from sciml_kernel.pool.rank import rank_info
 
 _lock = threading.Lock()
 started = threading.Event()
+hanging: list[str] = []
 
 
 def train(payload: dict[str, Any]) -> dict[str, Any]:
@@ -42,7 +44,10 @@ def train(payload: dict[str, Any]) -> dict[str, Any]:
     if task == "vanishes":
         raise OSError("gone before it could write")
     if task == "hangs":
-        started.set()
+        with _lock:
+            hanging.append(task)
+            if len(hanging) == rank_info().size:
+                started.set()
         hold()
     if task == "waits":
         try:

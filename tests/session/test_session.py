@@ -53,6 +53,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(registry, "recipe_spec", lambda name: SPEC)
     module = importlib.import_module("fake_engine")
     module.started.clear()
+    module.hanging.clear()
     return module
 
 
