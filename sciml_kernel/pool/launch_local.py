@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from sciml_kernel.errors import UsageError
 from sciml_kernel.pool.spec import PoolSpec
@@ -10,6 +11,13 @@ from sciml_kernel.pool.spec import PoolSpec
 __all__ = ["LocalLauncher"]
 
 MOST_RANKS_PER_CORE = 8
+
+# All ranks are on one machine and talk through shared memory. Left alone, each also opens a TCP port on the machine's
+# network address. UCX and libfabric: what MPICH is built on. What Open MPI's mpiexec listens on can't be restricted.
+SHARED_MEMORY_ONLY = {
+    "mpich": {"UCX_TLS": "self,sm", "FI_TCP_IFACE": "lo", "FI_SOCKETS_IFACE": "lo"},
+    "openmpi": {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,vader"},
+}
 
 
 class LocalLauncher:
@@ -37,6 +45,9 @@ class LocalLauncher:
 
     def command(self, spec: PoolSpec, wrapper: list[str]) -> list[str]:
         if spec.mpi_vendor == "mpich":
+            forker = Path(spec.mpiexec).with_name("mpiexec.gforker")
+            if forker.exists():  # Hydra's control port is open to the network and has no setting; this one has no port
+                return [str(forker), "-n", str(spec.n), *wrapper]
             # Named explicitly, because inside a batch job Hydra would go to the job's nodes.
             return [spec.mpiexec, "-launcher", "fork", "-hosts", "localhost", "-n", str(spec.n), *wrapper]
         if spec.mpi_vendor == "openmpi":
@@ -44,12 +55,12 @@ class LocalLauncher:
         return [spec.mpiexec, "-n", str(spec.n), *wrapper]
 
     def variables(self, spec: PoolSpec) -> dict[str, str]:
+        shared_memory = SHARED_MEMORY_ONLY.get(spec.mpi_vendor, {})
         if spec.mpi_vendor != "openmpi":
-            return {}
-        wanted = {
+            return shared_memory
+        wanted = shared_memory | {
             "OMPI_MCA_rmaps_base_oversubscribe": "1",
             "OMPI_MCA_oob_tcp_if_include": "lo",
-            "OMPI_MCA_btl_tcp_if_include": "lo",
             "OMPI_MCA_odls_base_sigkill_timeout": "0",
         }
         if os.getuid() == 0:

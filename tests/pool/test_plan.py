@@ -133,8 +133,20 @@ def test_open_mpi_gets_its_own_flags(spec: PoolSpec) -> None:
     open_mpi = dataclasses.replace(spec, mpi_vendor="openmpi")
     driver = launcher("local")
     assert "--oversubscribe" in driver.command(open_mpi, ["w"])
-    assert driver.variables(open_mpi)["OMPI_MCA_btl_tcp_if_include"] == "lo"
-    assert driver.variables(spec) == {}
+    assert driver.variables(open_mpi)["OMPI_MCA_btl"] == "self,vader"  # no TCP between ranks of one machine
+
+
+def test_mpich_starts_ranks_without_a_network_port_where_it_can(spec: PoolSpec, tmp_path: Path) -> None:
+    import dataclasses
+
+    hydra = _mpiexec(tmp_path, "HYDRA build details")
+    spec = dataclasses.replace(spec, mpi_vendor="mpich", mpiexec=str(hydra))
+    driver = launcher("local")
+    assert driver.command(spec, ["w"])[:3] == [str(hydra), "-launcher", "fork"]
+    forker = hydra.with_name("mpiexec.gforker")
+    forker.touch()
+    assert driver.command(spec, ["w"]) == [str(forker), "-n", "3", "w"]
+    assert driver.variables(spec)["UCX_TLS"] == "self,sm"
 
 
 def _mpiexec(prefix: Path, version: str) -> Path:
