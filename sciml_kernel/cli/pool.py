@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sciml_kernel.cli.shared import Group, echo_json, echo_table, json_option, rows
+from sciml_kernel.cli.shared import Group, echo_json, json_option, rows
 from sciml_kernel.errors import UsageError
 
 if TYPE_CHECKING:
@@ -53,7 +53,9 @@ def start(
 @json_option
 def status(name: str | None, as_json: bool) -> None:
     """State and ranks of a pool; of the newest live one by default."""
-    _show(_find(name), as_json)
+    from sciml_kernel.pool import Pool
+
+    _show(Pool.find(name), as_json)
 
 
 @pool.command("list")
@@ -66,7 +68,7 @@ def list_pools(as_json: bool) -> None:
     if as_json:
         echo_json(rows(table))
     else:
-        echo_table(table, none="no pools; `sciml pool start -n 2` starts one")
+        click.echo(repr(table) if len(table) else "no pools; `sciml pool start -n 2` starts one")
 
 
 @pool.command()
@@ -104,10 +106,12 @@ def _find(name: str | None) -> Pool:
 
 
 def _show(found: Any, as_json: bool) -> None:
+    from sciml_kernel.pool.card import Card
+    from sciml_kernel.pool.tables import rank_rows
+
     health = found.health()
     if as_json:
-        fields = {"name": found.name, "state": health.state, "reason": health.reason, "n": found.n}
-        echo_json({**fields, "path": str(found.path), "ranks": rows(found.report())})
-        return
-    click.echo(repr(found).strip("<>"))
-    echo_table(found.report().drop(columns=["versions"], errors="ignore"), none="no ranks")
+        fields = {**health.to_json(), "name": found.name, "path": str(found.path), "ranks": rank_rows(health)}
+        echo_json(fields)
+    else:
+        click.echo(Card(found.name, health))

@@ -55,7 +55,7 @@ def _ranks(text: str) -> list[int]:
 def _pool_parser() -> Arguments:
     parser = Arguments(prog="%pool", description="Pools of MPI ranks.")
     commands = parser.add_subparsers(
-        dest="command", metavar="start|status|list|attach|restart|stop|logs", required=True
+        dest="command", metavar="start|status|watch|list|attach|restart|stop|logs", required=True
     )
     start = commands.add_parser("start", help="start a pool")
     start.add_argument("-n", type=int, default=4, help="ranks (default 4)")
@@ -66,6 +66,7 @@ def _pool_parser() -> Arguments:
     start.add_argument("--oversubscribe", action="store_true", help="more ranks than cores are meant")
     for name, text in (
         ("status", "state and ranks"),
+        ("watch", "the same, renewed in place"),
         ("attach", "use an earlier pool"),
         ("stop", "end it"),
     ):

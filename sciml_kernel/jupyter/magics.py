@@ -26,7 +26,7 @@ class SciMLMagics(Magics):
 
     @line_magic
     def pool(self, line: str) -> Any:
-        """%pool start -n 4 | status | list | attach [NAME] | restart | stop | logs RANK"""
+        """%pool start -n 4 | status | watch | list | attach [NAME] | restart | stop | logs RANK"""
         try:
             options = parse(arguments.POOL, line)
         except HelpShown:
@@ -69,6 +69,14 @@ class SciMLMagics(Magics):
             self._pool = Pool.attach()
         return self._pool
 
+    def _look(self, name: str | None) -> Pool:
+        """The pool of that name, or the one in use, to look at only."""
+        from sciml_kernel.pool import Pool
+
+        if name is not None or self._pool is None or self._pool.state == "stopped":
+            return Pool.find(name)
+        return self._pool
+
     def _start(self, options: Namespace) -> Pool:
         from sciml_kernel.pool import Pool
 
@@ -89,9 +97,15 @@ class SciMLMagics(Magics):
         return self._pool
 
     def _status(self, options: Namespace) -> Any:
-        pool = self._find(options.name)
-        print(repr(pool).strip("<>"))
-        return pool.report()
+        from sciml_kernel.pool.card import Card
+
+        pool = self._look(options.name)
+        return Card(pool.name, pool.health())
+
+    def _watch(self, options: Namespace) -> Any:
+        from sciml_kernel.views import watch
+
+        return watch(self._look(options.name))
 
     def _list(self, options: Namespace) -> Any:
         from sciml_kernel.pool import Pool

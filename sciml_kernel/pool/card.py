@@ -14,9 +14,9 @@ from typing import Any
 from sciml_kernel.pool.files import age_s
 from sciml_kernel.pool.health import Health
 from sciml_kernel.pool.processes import ProcessId
-from sciml_kernel.pool.tables import hosts, moment, rank_rows, span
+from sciml_kernel.pool.tables import hosts, moment, rank_rows, seen, span
 
-__all__ = ["Card", "ranks_html", "ranks_text", "state_html"]
+__all__ = ["Card", "rank_state_html", "state_html"]
 
 SHOWN_RANKS = 32  # of more, those that are not well come first and the rest is counted
 SHOWN_LINES = 12  # of a reason: a failed start brings the last lines of logs
@@ -73,7 +73,7 @@ class Card:
         lines += [f"  {label:<10}{text.replace('`', '')}" for label, text in self.facts()]
         rows = rank_rows(health)
         if rows:
-            lines += ["", *(f"  {line}" for line in ranks_text(rows, health).splitlines())]
+            lines += ["", *(f"  {line}" for line in _ranks_text(rows, health).splitlines())]
         return "\n".join([*lines, "", f"  {self.measured()}"])
 
     __repr__ = __str__
@@ -91,7 +91,7 @@ class Card:
         return (
             "<div style='border:1px solid rgba(128,128,128,0.4);border-radius:6px;padding:10px 14px;margin:4px 0;"
             "max-width:860px;font-size:13px;line-height:1.5;color:inherit'>"
-            f"{head}{_reason_html(health)}{_facts_html(self.facts())}{ranks_html(rows, health) if rows else ''}"
+            f"{head}{_reason_html(health)}{_facts_html(self.facts())}{_ranks_html(rows, health) if rows else ''}"
             f"<div style='{_QUIET};font-size:12px;margin-top:8px'>{escape(self.measured())}</div></div>"
         )
 
@@ -108,7 +108,7 @@ def state_html(state: str) -> str:
 # -- ranks ------------------------------------------------------------------------------------------------------------
 
 
-def ranks_text(rows: list[dict[str, Any]], health: Health) -> str:
+def _ranks_text(rows: list[dict[str, Any]], health: Health) -> str:
     """The ranks as lines of text with aligned columns."""
     shown, rest = _choose(rows)
     table = [[head for head, _ in _COLUMNS], *([_cell(row, key, health) for _, key in _COLUMNS] for row in shown)]
@@ -123,7 +123,7 @@ def ranks_text(rows: list[dict[str, Any]], health: Health) -> str:
     return "\n".join([*(line.rstrip() for line in lines), *([rest] if rest else [])])
 
 
-def ranks_html(rows: list[dict[str, Any]], health: Health) -> str:
+def _ranks_html(rows: list[dict[str, Any]], health: Health) -> str:
     """The ranks as a table."""
     shown, rest = _choose(rows)
     line = "border:none;border-top:1px solid rgba(128,128,128,0.25)"
@@ -173,17 +173,21 @@ def _cell(row: dict[str, Any], key: str, health: Health) -> str:
             return "idle" if health.live and row["state"] in _WELL else "-"
         return f"{row['call'].rpartition(':')[2]}, {span(age_s(row['call_since_utc']) - age_s(health.measured_utc))}"
     if key == "seen":
-        return "now" if row["last_seen_s"] < 1.0 else f"{span(row['last_seen_s'])} ago"
+        return seen(row["last_seen_s"])
     return str(row[key])
 
 
 def _cell_html(row: dict[str, Any], key: str, health: Health) -> str:
-    text = escape(_cell(row, key, health))
-    if key != "state" or row["state"] in _WELL:
-        return text
-    symbol, colour = _LOOK["suspended" if row["state"] in ("suspended", "unknown") else "dead"]
+    return rank_state_html(row["state"]) if key == "state" else escape(_cell(row, key, health))
+
+
+def rank_state_html(state: str) -> str:
+    """The state of a rank: plain when it is well, else with colour and sign."""
+    if state in _WELL:
+        return escape(state)
+    symbol, colour = _LOOK["suspended" if state in ("suspended", "unknown") else "dead"]
     style = f"background-color:{colour};color:#ffffff;border-radius:3px;padding:1px 6px"
-    return f"<span style='{style}'>{symbol} {text}</span>"
+    return f"<span style='{style}'>{symbol} {escape(state)}</span>"
 
 
 def _side(key: str) -> str:
@@ -230,9 +234,9 @@ def _mend(name: str, health: Health) -> str:
     match health.state:
         case "dead":
             log = f"; `pool.logs({health.exits[0]['rank']})` shows what it printed" if health.exits else ""
-            return f"`pool.restart()` or `%pool restart {name}` brings the ranks back{log}"
+            return f"`pool.restart()` or `sciml pool restart {name}` brings the ranks back{log}"
         case "expired":
-            return f"`pool.restart()` or `%pool restart {name}` starts it again; `pool.stop()` removes its files"
+            return f"`pool.restart()` or `sciml pool restart {name}` starts it again; `pool.stop()` removes its files"
         case "tainted":
             return "nothing to do: the ranks are being replaced"
         case "stopped":
@@ -269,9 +273,9 @@ def _reason_html(health: Health) -> str:
 def _facts_html(facts: list[tuple[str, str]]) -> str:
     rows = "".join(
         f"<tr style='background-color:transparent'><td style='{_QUIET};text-align:left;vertical-align:top;border:none;"
-        f"padding:1px 16px 1px 0;white-space:nowrap'>{label}</td>"
-        f"<td style='text-align:left;vertical-align:top;border:none;padding:1px 0;overflow-wrap:anywhere'>"
-        f"{_typed(text)}</td></tr>"
+        f"padding:1px 16px 1px 0;line-height:1.5;white-space:nowrap'>{label}</td>"
+        "<td style='text-align:left;vertical-align:top;border:none;padding:1px 0;line-height:1.5;"
+        f"overflow-wrap:anywhere'>{_typed(text)}</td></tr>"
         for label, text in facts
     )
     style = "border-collapse:collapse;border:none;margin:4px 0 0 0;font-size:13px;color:inherit"

@@ -11,13 +11,14 @@ from typing import Any
 
 import pandas as pd
 
-from sciml_kernel.pool.card import state_html
-from sciml_kernel.pool.tables import moment, span
+from sciml_kernel.pool.card import rank_state_html, state_html
+from sciml_kernel.pool.spec import STATES
+from sciml_kernel.pool.tables import moment, seen, span
 
 __all__ = ["Pools", "Ranks"]
 
 _QUIET = "opacity:0.72"
-_SPANS = {"elapsed_s": "elapsed", "age_s": "age", "expires_s": "ends in", "last_seen_s": "last seen ago"}
+_SPANS = {"elapsed_s": "elapsed", "age_s": "age", "expires_s": "ends in", "last_seen_s": "last seen"}
 _GIB = {"memory_gib": "memory GiB", "memory_used_gib": "used GiB"}
 _LEFT_OUT = ("last_seen_utc", "call_since_utc", "versions", "mpi_library")
 _NUMBERS = (*_SPANS, *_GIB, "rank", "ranks", "pid", "cores", "users")
@@ -45,19 +46,11 @@ class _Table(pd.DataFrame):
 
     def _repr_html_(self) -> str:
         names, rows, below = self._shown()
-        cell = "padding:3px 14px 3px 0;vertical-align:top;border:none"
-        head = "".join(f"<th style='{cell};{_side(name)};{_QUIET}'>{escape(self._head(name))}</th>" for name in names)
-        body = "".join(
-            "<tr style='background-color:transparent'>"
-            + "".join(
-                f"<td style='{cell};{_side(name)};border-top:1px solid rgba(128,128,128,0.25)'>{_html(name, text)}</td>"
-                for name, text in zip(names, row, strict=True)
-            )
-            + "</tr>"
-            for row in rows
-        )
+        heads = [name for name in names if name != "reason"]
+        head = "".join(f"<th style='{_cell(name)};{_QUIET}'>{escape(self._head(name))}</th>" for name in heads)
+        body = "".join(_row_html(dict(zip(names, row, strict=True))) for row in rows)
         table = (
-            f"<table style='border-collapse:collapse;border:none;font-size:12px;color:inherit;margin:0'><thead>"
+            "<table style='border-collapse:collapse;border:none;font-size:12px;color:inherit;margin:0'><thead>"
             f"<tr style='background-color:transparent'>{head}</tr></thead><tbody>{body}</tbody></table>"
         )
         notes = "".join(f"<div style='{_QUIET};font-size:12px'>{escape(line)}</div>" for line in below)
@@ -97,15 +90,31 @@ class Ranks(_Table):
     _none = "no ranks"
 
 
-def _side(name: str) -> str:
+def _cell(name: str) -> str:
+    side = "right" if name in _NUMBERS else "left"
+    return f"text-align:{side};padding:3px 14px 3px 0;vertical-align:top;border:none;white-space:nowrap"
+
+
+def _row_html(texts: dict[str, str]) -> str:
+    """One row; a reason stands below it over the whole width, so that it is seen however narrow the page is."""
+    reason = texts.pop("reason", "-")
+    line = "border-top:1px solid rgba(128,128,128,0.25)"
+    cells = "".join(f"<td style='{_cell(name)};{line}'>{_html(name, text)}</td>" for name, text in texts.items())
+    row = f"<tr style='background-color:transparent'>{cells}</tr>"
+    if reason == "-":
+        return row
+    style = "text-align:left;padding:0 0 5px 0;border:none;white-space:normal"
     return (
-        f"text-align:{'right' if name in _NUMBERS else 'left'};white-space:{'normal' if name == 'reason' else 'nowrap'}"
+        f"{row}<tr style='background-color:transparent'><td colspan='{len(texts)}' style='{style}'>"
+        f"{escape(reason)}</td></tr>"
     )
 
 
 def _text(name: str, value: Any) -> str:
     if value is None or value == "" or (isinstance(value, float) and pd.isna(value)):
         return "-"
+    if name == "last_seen_s":
+        return seen(float(value))
     if name in _SPANS:
         return span(float(value))
     if name in _GIB:
@@ -118,5 +127,6 @@ def _text(name: str, value: Any) -> str:
 
 
 def _html(name: str, text: str) -> str:
-    known = name == "state" and text not in ("alive", "reported", "-")
-    return state_html(text) if known else escape(text)
+    if name != "state":
+        return escape(text)
+    return state_html(text) if text in STATES else rank_state_html(text)

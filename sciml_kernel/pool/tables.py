@@ -14,7 +14,7 @@ from sciml_kernel.pool.spec import PoolDir, PoolSpec
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["hosts", "moment", "one_line", "pools_table", "rank_rows", "ranks_table", "span"]
+__all__ = ["hosts", "moment", "one_line", "pools_table", "rank_rows", "ranks_table", "seen", "span"]
 
 _POOL_COLUMNS = [
     "name", "state", "ranks", "host", "call", "elapsed_s", "users", "age_s", "expires_s", "ends_utc", "keep", "reason",
@@ -84,27 +84,27 @@ def rank_rows(health: Health) -> list[dict[str, Any]]:
     for entry in health.ranks:
         report, process = dict(entry["report"]), ProcessId.from_json(entry["process"])
         rank, mark, used_gib = report["rank"], marks.get(report["rank"]), None
-        seen = max(report["last_seen_utc"], str(mark.get("since_utc", "")) if mark else "")
+        last = max(report["last_seen_utc"], str(mark.get("since_utc", "")) if mark else "")
         if rank in ended:
             exit_ = ended[rank]
-            state, seen = exit_["signal"] or f"exit {exit_['exit_code']}", exit_["ended_utc"]
+            state, last = exit_["signal"] or f"exit {exit_['exit_code']}", exit_["ended_utc"]
         elif process is not None and process.here:
             state = process.condition()
             if state == "gone":
                 state = str(stopped[rank].get("signal")) if rank in stopped else "gone"
             else:
-                seen, used_gib = health.measured_utc, process.memory_gib()
+                last, used_gib = health.measured_utc, process.memory_gib()
         elif process is None or not health.live:
             state = "unknown"
         else:
-            state, seen = "suspended" if rank in stopped else "reported", max(seen, health.seen_utc)
+            state, last = "suspended" if rank in stopped else "reported", max(last, health.seen_utc)
         rows.append(
             {
                 **report,
                 "state": state,
                 "memory_used_gib": None if used_gib is None else round(used_gib, 3),
-                "last_seen_utc": seen,
-                "last_seen_s": round(_seconds_between(seen, health.measured_utc), 1),
+                "last_seen_utc": last,
+                "last_seen_s": round(_seconds_between(last, health.measured_utc), 1),
                 "call": str(mark.get("name", "")) if mark else "",
                 "call_since_utc": str(mark.get("since_utc", "")) if mark else "",
             }
@@ -137,12 +137,18 @@ def one_line(name: str, health: Health, kind: str = "Pool") -> str:
 
 
 def span(seconds: float) -> str:
-    """A length of time for people: "8 s", "3 min 05 s", "2 h 07 min", "4 d 03 h"."""
+    """A length of time for people: "8 s", "3 min 05 s", "2 h 07 min", "4 d"."""
     whole = round(seconds)
     for unit, smaller, per, each in (("d", "h", 86400, 3600), ("h", "min", 3600, 60), ("min", "s", 60, 1)):
         if whole >= per:
-            return f"{whole // per} {unit} {whole % per // each:02d} {smaller}"
+            rest = whole % per // each
+            return f"{whole // per} {unit} {rest:02d} {smaller}" if rest else f"{whole // per} {unit}"
     return f"{whole} s"
+
+
+def seen(seconds: float) -> str:
+    """How long ago something was last seen: "now", "8 s ago"."""
+    return "now" if seconds < 1.0 else f"{span(seconds)} ago"
 
 
 def moment(utc: str) -> str:
