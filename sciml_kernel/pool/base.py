@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sciml_kernel.errors import PoolBusyError, PoolDeadError, UsageError
+from sciml_kernel.errors import PoolBusyError, PoolDeadError, PoolTaintedError, UsageError
 from sciml_kernel.pool import setups, tables
 from sciml_kernel.pool.calls import Call, Link, OnData, OnOutput
 from sciml_kernel.pool.card import Card
@@ -65,6 +65,10 @@ class BasePool(ABC):
 
     @abstractmethod
     def _open_link(self, health: Health) -> Link: ...
+
+    @abstractmethod
+    def _replaces(self) -> bool:
+        """Whether a tainted engine set is replaced without being asked."""
 
     @abstractmethod
     def _read_set_ups(self) -> list[SetUp]: ...
@@ -259,6 +263,10 @@ class BasePool(ABC):
     def _wait_ready(self) -> Health:
         """Wait while it starts. Raises PoolDeadError for all that can't become ready by itself."""
         health = self.health()
+        if health.state == "tainted" and not self._replaces():
+            raise PoolTaintedError(
+                f"pool {self.name!r} is tainted: {health.reason.splitlines()[0]}; restart() replaces the ranks"
+            )
         if health.state in ("queued", "starting", "tainted"):
             health = self._settle(health.generation)
         if health.state not in ("ready", "busy"):

@@ -241,7 +241,7 @@ class Call:
             if not self._begun and {*self.ranks} <= {*self._replies, *(health.call["ranks"] if health.call else ())}:
                 self._begun = True  # all ranks show that they are busy: no other process can take them for idle
                 self._on_begun()
-            if not health.live or health.generation != self._link.generation:
+            if not health.live or health.state == "tainted" or health.generation != self._link.generation:
                 return self._lost(health)
             if deadline is not None and time.monotonic() > deadline:
                 return self._out_of_time()

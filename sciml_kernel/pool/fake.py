@@ -131,8 +131,9 @@ class _ThreadLink:
 class FakePool(BasePool):
     """See `Pool`; `lose_rank` stands for a kill. Start with `FakePool.start(n)`."""
 
-    def __init__(self, n: int = 4, name: str = "fake") -> None:
+    def __init__(self, n: int = 4, name: str = "fake", *, replace: bool = True) -> None:
         super().__init__()
+        self._replace = replace
         self._name, self._n = name, n
         self._state, self._reason, self._started_utc = "ready", "", now_utc()
         self._exits: list[dict[str, Any]] = []
@@ -143,7 +144,7 @@ class FakePool(BasePool):
     def start(cls, n: int = 4, **options: Any) -> FakePool:
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
             raise UsageError(f"a pool needs at least 1 rank, got n={n!r}; write n=1 or more")
-        return cls(n, name=options.get("name") or "fake")
+        return cls(n, name=options.get("name") or "fake", replace=options.get("replace", True))
 
     @property
     def name(self) -> str:
@@ -184,7 +185,10 @@ class FakePool(BasePool):
 
     def taint(self, generation: int, reason: str) -> None:
         if generation == self._threads.generation and self._state == "ready":
-            self._new_set(self._n)
+            if self._replace:
+                self._new_set(self._n)
+            else:
+                self._state, self._reason = "tainted", reason
 
     def lose_rank(self, rank: int, signal_name: str = "SIGKILL") -> None:
         """As if the engine of that rank had been ended by a signal."""
@@ -231,6 +235,9 @@ class FakePool(BasePool):
         if failed:
             self._state, self._reason = "dead", f"start failed: {failed}"
             self._threads.close()
+
+    def _replaces(self) -> bool:
+        return self._replace
 
     def _read_set_ups(self) -> list[SetUp]:
         return [*self._set_ups]

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from sciml_kernel.pool import setups
-from sciml_kernel.pool.files import now_utc, write_json
+from sciml_kernel.pool.files import now_utc, read_json, write_json
 from sciml_kernel.pool.generation import Generation
 from sciml_kernel.pool.owner import OwnerWatch
 from sciml_kernel.pool.processes import MARK, ProcessId, kill_marked
@@ -50,7 +50,7 @@ class Keeper:
         self._owner = OwnerWatch(directory.path)
         self._selector = selectors.DefaultSelector()
         self._pidfds: list[int] = []
-        self._stopping = ""
+        self._stopping, self._unwritten = "", False
         self._next_sign = self._next_slow = 0.0
 
     def main(self) -> None:
@@ -78,7 +78,7 @@ class Keeper:
         now = time.monotonic()
         if self._state == "starting":
             self._look_at_start(now)
-        elif self._state == "ready" and self._engines is not None:
+        elif self._state in ("ready", "tainted") and self._engines is not None:
             trouble = self._engines.trouble()
             if trouble:
                 self._lose(trouble)
@@ -87,10 +87,18 @@ class Keeper:
             self._look_at_users(now)
         if now >= self._next_sign:
             self._next_sign = now + ALIVE_SIGN_S
-            try:
-                os.utime(self._directory.state_path)
-            except FileNotFoundError:  # somebody removed the directory: the pool can't be reached any more
-                self._stopping = "stopped"
+            self._give_sign()
+
+    def _give_sign(self) -> None:
+        """Renew the time of pool.json; write again what is damaged, or could not be written before."""
+        if not self._directory.path.is_dir():  # somebody removed it: the pool can't be reached any more
+            self._stopping = "stopped"
+        elif self._unwritten or read_json(self._directory.state_path) is None:
+            self._set(self._state, self._reason)
+        else:
+            os.utime(self._directory.state_path)
+        if not self._stopping and self._directory.read_spec() is None:
+            self._directory.write_spec(self._spec)
 
     def _look_at_start(self, now: float) -> None:
         assert self._engines is not None
@@ -106,7 +114,8 @@ class Keeper:
             self._end_engines()
             self._launch(self._start_deadline)
         elif trouble:
-            doubt = "" if wrong else f"; is {self._spec.mpiexec} of the MPI that mpi4py uses? `sciml doctor` checks it"
+            known = wrong or self._engines.some_arrived()  # then MPI itself works
+            doubt = "" if known else f"; is {self._spec.mpiexec} of the MPI that mpi4py uses? `sciml doctor` checks it"
             self._lose(f"start failed: {trouble}{doubt}\n{self._engines.last_words([0])}".rstrip())
         elif now > self._start_deadline:
             waited_s = setups.start_limit_s(self._directory, self._spec)
@@ -207,8 +216,12 @@ class Keeper:
         }
         try:
             write_json(self._directory.state_path, value)
+            self._unwritten = False
         except FileNotFoundError:
             self._stopping = "stopped"
+        except OSError as error:  # a full disk must not cost the pool; `_give_sign` tries again
+            self._unwritten = True
+            print(f"{self._directory.state_path} can't be written: {error}", file=sys.stderr, flush=True)
 
     # -- commands -----------------------------------------------------------------------------------------------------
 
@@ -248,7 +261,8 @@ class Keeper:
                     return now, None
                 reason = str(request.get("reason", ""))
                 self._set("tainted", reason)
-                return now | {"state": "tainted"}, lambda: self._replace("tainted", reason)
+                then = (lambda: self._replace("tainted", reason)) if self._spec.replace else None
+                return now | {"state": "tainted"}, then
             case "stop":
                 self._stopping = "stopped"
                 return now, None

@@ -33,6 +33,7 @@ def make_spec(
     timeout: float,
     env: Mapping[str, str] | None,
     options: dict[str, Any],
+    replace: bool = True,
 ) -> PoolSpec:
     driver = launch.launcher(launcher)
     unknown = sorted(set(options) - driver.options)
@@ -71,6 +72,7 @@ def make_spec(
         env={**mpi.variables, **(env or {})},
         options=options,
         owner=ProcessId.of(os.getpid()).to_json(),
+        replace=replace,
     )
 
 

@@ -56,6 +56,7 @@ class Pool(BasePool):
         timeout: float = 60.0,
         *,
         env: Mapping[str, str] | None = None,
+        replace: bool = True,
         **options: Any,
     ) -> Pool:
         """Start n ranks and return when all of them are one MPI world.
@@ -63,12 +64,14 @@ class Pool(BasePool):
         n: ranks, 1 to 8 a core. launcher: "local". name: by default pool-<k>. keep: it outlives the normal end of this
         process. ttl_s: seconds after which a pool that no process uses ends itself; None: never; at most 20 in a batch
         run, unless keep. oversubscribe: more ranks than cores are meant. timeout: seconds for all ranks to arrive. env:
-        variables for the ranks. options: of other launchers.
+        variables for the ranks. replace: after a rank failed while others hung in a collective, new ranks come by
+        themselves; False: the pool stays "tainted" (a debugger may look at the ranks) until `restart`. options: of
+        other launchers.
 
         Raises UsageError (n, name, options), EnvironmentNotFitError (no mpiexec), PoolStartError naming the ranks
         that are missing, or what does not fit.
         """
-        spec = plan.make_spec(n, launcher, name, keep, ttl_s, oversubscribe, timeout, env, options)
+        spec = plan.make_spec(n, launcher, name, keep, ttl_s, oversubscribe, timeout, env, options, replace)
         for text in launch.launcher(spec.launcher).check(spec):
             warnings.warn(text, UserWarning, stacklevel=2)
         spec, directory = plan.create_directory(spec, chosen=name is not None)
@@ -100,10 +103,11 @@ class Pool(BasePool):
         timeout: float = 60.0,
         *,
         env: Mapping[str, str] | None = None,
+        replace: bool = True,
         **options: Any,
     ) -> str:
         """What `start` would start, as text; starts and writes nothing. Raises as `start` does."""
-        spec = plan.make_spec(n, launcher, name, keep, ttl_s, oversubscribe, timeout, env, options)
+        spec = plan.make_spec(n, launcher, name, keep, ttl_s, oversubscribe, timeout, env, options, replace)
         notes = [f"# warning: {text}" for text in launch.launcher(spec.launcher).check(spec)]
         return "\n".join([*notes, launch.describe(spec, PoolDir.named(spec.name))])
 
@@ -240,8 +244,12 @@ class Pool(BasePool):
     def _spec(self) -> PoolSpec:
         spec = self._directory.read_spec()
         if spec is None:
-            health = measure(self._directory)
-            raise PoolDeadError(f"pool {self.name!r} is {health.state}; {HELP}")
+            state = measure(self._directory).state
+            if state != "stopped":
+                file = self._directory.spec_path
+                mend = "its keeper writes it again" if state in LIVE else "stop() removes the pool"
+                raise PoolDeadError(f"pool {self.name!r}: {file} is missing or truncated; {mend}")
+            raise PoolDeadError(f"pool {self.name!r} is {state}; {HELP}")
         return spec
 
     def taint(self, generation: int, reason: str) -> None:
@@ -252,6 +260,9 @@ class Pool(BasePool):
 
     def _settle(self, generation: int) -> Health:
         return control.wait_settled(self._directory, generation=generation, timeout_s=self._patience_s(self._spec()))
+
+    def _replaces(self) -> bool:
+        return self._spec().replace
 
     def _read_set_ups(self) -> builtins.list[SetUp]:
         return setups.read(self._directory)

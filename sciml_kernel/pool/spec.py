@@ -31,6 +31,7 @@ class PoolSpec:
     arrived. cores: cores that this machine gives us. threads_per_rank: compute threads of each rank.
     cwd, umask, python: those of the starter. mpiexec, mpi_vendor: see `mpi.find_mpi`. env: variables set on the ranks.
     options: what only this launcher understands. created_utc, owner: when and by which process (`ProcessId`).
+    replace: a tainted engine set is replaced by itself.
     """
 
     name: str
@@ -52,6 +53,7 @@ class PoolSpec:
     env: dict[str, str] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     owner: dict[str, Any] = field(default_factory=dict)
+    replace: bool = True
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

@@ -19,6 +19,7 @@ from sciml_kernel.errors import (
     PoolBusyError,
     PoolDeadError,
     PoolStartError,
+    PoolTaintedError,
     RemoteError,
     RunInterruptedError,
     RunTimeoutError,
@@ -26,7 +27,7 @@ from sciml_kernel.errors import (
 )
 from sciml_kernel.pool.rank import rank_info
 
-__all__ = ["HERE", "PoolContract", "wait_for"]
+__all__ = ["HERE", "PoolContract", "check_a_tainted_pool_that_waits", "wait_for"]
 
 HERE = __name__
 
@@ -107,6 +108,17 @@ def wait_for(condition: Callable[[], Any], seconds: float = 10.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds:g} s"
         time.sleep(0.01)
+
+
+def check_a_tainted_pool_that_waits(pool: Any) -> None:
+    """For a pool of at least 2 ranks started with replace=False."""
+    with pytest.raises(RemoteError, match=r"\[rank 1 .*ValueError: raised at"):
+        pool.run(f"{HERE}:fail_while_others_wait", 1)
+    assert pool.state == "tainted"
+    with pytest.raises(PoolTaintedError, match=r"rank 1.*ValueError.*restart\(\) replaces"):
+        pool.run(f"{HERE}:who")
+    pool.restart()
+    assert pool.run(f"{HERE}:who") == [[rank, pool.n] for rank in range(pool.n)]
 
 
 class PoolContract:

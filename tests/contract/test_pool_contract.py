@@ -13,7 +13,7 @@ from sciml_kernel.errors import UsageError
 from sciml_kernel.pool import FakePool, Pool
 from sciml_kernel.pool.processes import marked_pids
 from sciml_kernel.testing.machine import open_mpi, remains
-from sciml_kernel.testing.pool_suite import PoolContract
+from sciml_kernel.testing.pool_suite import PoolContract, check_a_tainted_pool_that_waits
 
 
 class TestFake(PoolContract):
@@ -26,6 +26,10 @@ class TestFake(PoolContract):
     @pytest.fixture
     def lose(self, pool: FakePool) -> Callable[[int], None]:
         return pool.lose_rank
+
+    def test_a_tainted_pool_waits_where_that_was_asked_for(self) -> None:
+        with FakePool.start(n=2, replace=False) as pool:
+            check_a_tainted_pool_that_waits(pool)
 
     def test_no_ranks_are_refused(self) -> None:
         with pytest.raises(UsageError, match="at least 1 rank"):

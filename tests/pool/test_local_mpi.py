@@ -20,7 +20,7 @@ from sciml_kernel.pool.files import read_json
 from sciml_kernel.pool.mpi import Mpi
 from sciml_kernel.pool.processes import ProcessId, marked_pids
 from sciml_kernel.pool.spec import PoolDir, pools_root
-from sciml_kernel.testing.pool_suite import HERE, wait_for
+from sciml_kernel.testing.pool_suite import HERE, check_a_tainted_pool_that_waits, wait_for
 
 pytestmark = pytest.mark.mpi
 
@@ -434,3 +434,10 @@ def test_of_two_processes_that_submit_at_once_one_is_refused(start: Start, tmp_p
     assert said[0].startswith("ran slept")
     assert "is running" in said[1]
     assert said[1].startswith("refused")
+
+
+def test_a_tainted_pool_keeps_its_ranks_where_that_was_asked_for(start: Start) -> None:
+    pool = start(2, replace=False)
+    pids = list(pool.report()["pid"])
+    check_a_tainted_pool_that_waits(pool)
+    assert set(pids).isdisjoint(pool.report()["pid"])
