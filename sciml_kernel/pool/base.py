@@ -124,13 +124,16 @@ class BasePool(ABC):
         name = getattr(fn_or_name, "__qualname__", repr(fn_or_name))
         return self._run(name, "call_object", [fn_or_name, args, kwargs], timeout=timeout)
 
-    def submit(self, name: str, *args: Any, publish: OnData | None = None, **kwargs: Any) -> Call:
+    def submit(
+        self, name: str, *args: Any, timeout: float | None = None, publish: OnData | None = None, **kwargs: Any
+    ) -> Call:
         """Begin "module:function" with JSON arguments on every rank; return at once.
 
-        publish: called as publish(rank, data) for each `publish_data` of a rank that gets through.
+        timeout: seconds until the call is ended everywhere. publish: called as publish(rank, data) for each
+        `publish_data` of a rank that gets through.
         Raises PoolBusyError, PoolDeadError, UsageError.
         """
-        return self._begin(name, "call", [name, _json(name, args, kwargs)], publish=publish)
+        return self._begin(name, "call", [name, _json(name, args, kwargs)], timeout=timeout, publish=publish)
 
     def execute(
         self,

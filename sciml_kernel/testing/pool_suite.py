@@ -177,6 +177,13 @@ class PoolContract:
         assert pool.run(f"{HERE}:sleep", 0) == ["slept"] * pool.n
         assert pool.health().generation == generation  # Python code heeds the interrupt: nothing was replaced
 
+    def test_a_submitted_call_ends_at_its_time_limit_though_nobody_waits(self, pool: Any) -> None:
+        call = pool.submit(f"{HERE}:sleep", 30, timeout=0.3)
+        assert call.wait(3.0)
+        with pytest.raises(RunTimeoutError, match=r"ended after 0\.3 s"):
+            call.result()
+        assert pool.state == "ready"
+
     def test_a_time_limit_frees_ranks_that_no_interrupt_reaches(self, pool: Any) -> None:
         n = pool.n
         with pytest.raises(RunTimeoutError):
