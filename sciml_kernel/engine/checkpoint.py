@@ -79,7 +79,7 @@ class Checkpoints:
         """Write the state, unless this very position is written; then drop all but the newest two files. Does nothing
         on the other ranks.
 
-        Raises RecordError (a full disk, say); files from before stay whole.
+        Raises RecordError (a full disk or memory, say); files from before stay whole.
         """
         if self._rank != 0 or position == self._newest:
             return
@@ -94,14 +94,14 @@ class Checkpoints:
         }
         packed = {str(i): _plain(array) for i, array in enumerate(arrays)}
         packed["meta"] = np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8)
-        buffer = io.BytesIO()
-        np.savez(buffer, **packed)  # type: ignore[arg-type]
         path = self.directory / f"step-{position.step:08d}.npz"
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            write_atomic(path, buffer.getvalue())
+            write_atomic(path, _pack(packed))
         except OSError as error:
             raise RecordError(f"checkpoint {path} can't be written: {error.strerror or error}") from error
+        except MemoryError as error:
+            raise RecordError(f"checkpoint {path} can't be written: memory ran out") from error
         self._newest = position
         for old in _files(self.directory)[_KEEP:]:
             with contextlib.suppress(OSError):
@@ -198,6 +198,21 @@ def _fill(snapshot: Snapshot, steps: Steps, order: Mapping[str, Any]) -> None:
 def _files(directory: Path) -> list[Path]:
     """Newest first."""
     return sorted(directory.glob("step-*.npz"), reverse=True)
+
+
+def _pack(arrays: Mapping[str, np.ndarray]) -> bytes:
+    """The archive in memory. Raises MemoryError, which numpy hides: cleaning up after it, it fails once more."""
+    buffer = io.BytesIO()
+    try:
+        np.savez(buffer, **arrays)  # type: ignore[arg-type]
+    except ValueError as error:
+        earlier: BaseException | None = error
+        while earlier is not None:
+            if isinstance(earlier, MemoryError):
+                raise earlier from None
+            earlier = earlier.__context__
+        raise
+    return buffer.getvalue()
 
 
 def _plain(array: np.ndarray) -> np.ndarray:

@@ -96,11 +96,11 @@ class Loop:
         plan = train_plan(self.task, self.config, self.collective, position)
         unread: tuple[Position, Any] | None = None  # the newest step: its result is read while the next one runs
         start, stopped = position.batch, False
-        since = time.time()  # what lies between the epochs is no part of a step
+        since = time.time()  # what lies between two epochs is no part of a step
         self.reporter.under_way = position.step + 1
         for x, y in self.task.train_batches(plan) if len(plan.indices) else ():
             result = self.steps.train(x, y, self.stop.requested, since)
-            position, since = position.after_batch(), 0.0
+            position, since = position.after_batch(), time.time()
             self.reporter.under_way = position.step + 1
             stopped = unread is not None and self._read(*unread)
             unread = (position, result)

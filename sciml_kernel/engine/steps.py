@@ -33,8 +33,8 @@ class Steps:
         weights = {id(variable) for variable in self.model.weights}
         self._seeds = [v for v in self.model.variables if id(v) not in weights and v.dtype in ("int64", "uint32")]
         self.timed = 1 < collective.size <= MOST_TIMED_RANKS
-        with tf.device("/CPU:0"):
-            self._averaged_at = tf.Variable(0.0, dtype=tf.float64, trainable=False)
+        # On a GPU a call returns before its step is over: the step itself then notes when its all-reduce was.
+        self._averaged_at = tf.Variable(0.0, dtype=tf.float64) if tf.config.list_logical_devices("GPU") else None
         self._train, self._validate = _compiled(self._train_step), _compiled(self._validate_step)
 
     @property
@@ -55,12 +55,12 @@ class Steps:
             state[0] += self.collective.rank * _SEED_STRIDE
             variable.assign(state)
 
-    def train(self, x: Any, y: Any, stop: bool, since: float = 0.0) -> Any:
+    def train(self, x: Any, y: Any, stop: bool, since: float) -> Any:
         """One optimizer step. Returns a tensor, float32: mean loss over all ranks, number of ranks asked to stop, and,
         where ranks are timed, the seconds that each was busy before its gradients were ready, by rank.
 
-        It is not read here: that would wait for the device. since: Unix time from which this rank counts as busy; 0:
-        since the all-reduce of the step before, which is right unless something else came between.
+        It is not read here: that would wait for the device. since: Unix time from which this rank counts as busy: when
+        the call before returned, or when the wait for the data began.
         """
         return self._train(
             tf.convert_to_tensor(x),
@@ -105,7 +105,7 @@ class Steps:
             raise ConfigError(f"the loss does not depend on {', '.join(lost)}; leave these weights out of the model")
         busy = self._busy(since, after=[loss, *gradients]) if self.timed else None
         gradients = self.collective.average_gradients(gradients)
-        if busy is not None:
+        if busy is not None and self._averaged_at is not None:
             self._averaged_at.assign(_time_after(gradients))
         self.optimizer.apply(gradients, variables)
         # one sum for all that the ranks tell each other: the times cost no collective of their own
@@ -115,7 +115,7 @@ class Steps:
 
     def _busy(self, since: Any, after: list[Any]) -> Any:
         """(size,), float32: this rank's busy seconds at its own place, else 0."""
-        begin = tf.where(since > 0, since, self._averaged_at.read_value())
+        begin = since if self._averaged_at is None else tf.maximum(since, self._averaged_at.read_value())
         # clocks may be set back
         seconds = tf.cast(tf.maximum(_time_after(after) - begin, 0.0), tf.float32)
         return seconds * tf.one_hot(self.collective.rank, self.collective.size, dtype=tf.float32)

@@ -26,9 +26,9 @@ TRAIN_LOSS = "train/loss"
 """Mean loss of the global batch, before the step's update."""
 
 TRAIN_BUSY_S = "train/busy_s"
-"""Seconds a step from the end of a gradient all-reduce until a rank's own next gradients are ready: update, data,
-forward and backward pass. Mean over the reported interval, one value a rank; the slowest rank sets the pace. Only where
-there are several ranks."""
+"""Seconds a step that one rank was busy before its part of the gradient all-reduce: waiting for data, forward and
+backward pass. Mean over the reported interval, one value a rank; the slowest rank sets the pace. Only where there are
+several ranks; the first step, which compiles, is left out."""
 
 VAL_LOSS = "val/loss"
 """Mean loss over all validation samples, inference mode; sums over ranks are divided once."""

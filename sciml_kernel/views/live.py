@@ -38,11 +38,12 @@ def _fingerprint(history: xr.Dataset) -> tuple[float, ...]:
 
 
 class LivePlot(Shown):
-    """Loss, learning rate and samples/s of a run that may still be going on.
+    """Loss, learning rate, samples/s and the ranks' busy times of a run that may still be going on.
 
     read_history: returns the history so far (`Run.history`). is_over: True when no more will come. title: over the
     figure. min_interval_s: at most one redraw in this time, and none without new numbers. png_path: file that always
-    holds the newest figure; replaced as a whole.
+    holds the newest figure; replaced as a whole. status: returns how it stands with the run (`Run.status`); then the
+    figure says how it ended, "(failed)", and not only "(over)".
 
     Made, it shows itself at once and goes on in a thread of its own, so that the cell may wait for the run. A figure
     that can't be drawn is logged and tried again; it never breaks a run.
@@ -56,6 +57,7 @@ class LivePlot(Shown):
         title: str = "Training",
         min_interval_s: float = 3.0,
         png_path: str | Path | None = None,
+        status: Callable[[], str] | None = None,
     ) -> None:
         super().__init__()
         self.title = title
@@ -64,7 +66,7 @@ class LivePlot(Shown):
         self.n_drawn = 0
         self.error: Exception | None = None
         self._read_history = read_history
-        self._is_over = is_over
+        self._is_over, self._status = is_over, status
         self._close = threading.Event()
         self._done = threading.Event()
         self._seen: tuple[float, ...] | None = None
@@ -116,6 +118,14 @@ class LivePlot(Shown):
             self._note(error)
             return False
 
+    def _how_it_ended(self) -> str:
+        try:
+            status = self._status() if self._status is not None else "over"
+        except Exception as error:  # the figure is right without it
+            self._note(error)
+            status = "over"
+        return f"({'over' if status in ('created', 'running') else status})"  # its record may lag
+
     def _note(self, error: Exception) -> None:
         """Log a failure once, not at every try."""
         if repr(error) != repr(self.error):
@@ -131,7 +141,8 @@ class LivePlot(Shown):
                 self.error = None
                 return
             start = time.thread_time()
-            note = "(over)" if over else "(running)" if history.data_vars else "(waiting for the first numbers)"
+            begun = "(running)" if history.data_vars else "(waiting for the first numbers)"
+            note = self._how_it_ended() if over else begun
             plot = training_curves(history, title=self.title, note=note)
             png = plot.png()
             self._draw_s = time.thread_time() - start

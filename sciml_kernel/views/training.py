@@ -1,4 +1,4 @@
-"""Loss, learning rate and samples per second of a run, live or finished."""
+"""Loss, learning rate, samples per second and how busy each rank is, of a run that is live or over."""
 
 from __future__ import annotations
 
@@ -9,14 +9,20 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from sciml_kernel.metrics.names import TRAIN_BUSY_S
+from sciml_kernel.metrics.reduce import OverRanks, over_ranks
 from sciml_kernel.views.plot import COLOURS, Plot, style
 
-__all__ = ["latest", "training_curves"]
+__all__ = ["latest", "skew_in_words", "training_curves"]
 
 LEARNING_RATE = "train/learning_rate"
 _MAX_POINTS = 2000
 _FEW = 20  # so many points are marked: the first one is no line yet
 _LINE = 130  # characters that fit over the figure
+_FEW_RANKS = 8  # so many get a line each
+_EVEN = 0.05  # the slowest takes less than this share longer than the mean
+_RECENT = 5  # reports that the words are about: one alone may be an accident
+_RANK_COLOURS = (*(colour for name, colour in COLOURS.items() if name != "grey"), COLOURS["grey"], "#000000")
 
 
 def _curve(history: xr.Dataset, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -52,7 +58,42 @@ def latest(history: xr.Dataset) -> str:
     if rate.size:
         words = f", {average[-1]:.3g} on average" if average.size else ""
         parts.append(f"{rate[-1]:.3g} samples/s now{words}")
+    skew = skew_in_words(history)
+    if skew:
+        parts.append(skew)
     return "; ".join(parts) or "nothing reported yet"
+
+
+def _busy(history: xr.Dataset) -> xr.DataArray | None:
+    """Seconds a step by (step, rank), where all ranks reported; None for one rank or no report."""
+    if TRAIN_BUSY_S not in history or "rank" not in history[TRAIN_BUSY_S].dims:
+        return None
+    found = history[TRAIN_BUSY_S].transpose("step", "rank").dropna("step")
+    return found if found.sizes["step"] else None
+
+
+def _recent(busy: xr.DataArray) -> OverRanks:
+    return over_ranks(busy[-_RECENT:].mean("step").to_numpy())
+
+
+def skew_in_words(history: xr.Dataset) -> str:
+    """Which rank the others wait for, from the newest reports; "" where that is not known.
+
+    >>> skew_in_words(xr.Dataset())
+    ''
+    """
+    busy = _busy(history)
+    if busy is None:
+        return ""
+    now = _recent(busy)
+    if not now.skew >= _EVEN:
+        return f"the ranks keep pace: busy {_time(now.mean)} a step, the slowest {_time(now.maximum)}"
+    rank = int(busy["rank"][now.slowest])
+    return f"rank {rank} is the slowest: busy {_time(now.maximum)} a step, the mean of all is {_time(now.mean)}"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1000:.3g} ms" if seconds < 0.9995 else f"{seconds:.3g} s"
 
 
 def _thin(*arrays: np.ndarray) -> list[np.ndarray]:
@@ -126,18 +167,57 @@ def _rate(axes: Axes, history: xr.Dataset) -> None:
     axes.set_ylabel("samples/s")
 
 
+def _skew(axes: Axes, busy: xr.DataArray) -> None:
+    """Busy time of each rank, or the range of all and the slowest one."""
+    step = busy["step"].to_numpy()
+    values, ranks = busy.to_numpy(), busy["rank"].to_numpy()
+    unit, scale = ("ms", 1000.0) if values.max() < 0.9995 else ("s", 1.0)
+    slowest = _recent(busy).slowest
+    if ranks.size <= _FEW_RANKS:
+        for i, rank in enumerate(ranks):
+            thinned = _thin(step, scale * values[:, i])
+            width = 2.0 if i == slowest else 1.1
+            name = f"rank {rank}" if i == 0 else str(rank)
+            axes.plot(*thinned, color=_RANK_COLOURS[i], lw=width, marker=_marker(step), label=name)
+    else:
+        at, low, high, mean, one = _thin(
+            step, *(scale * v for v in (values.min(1), values.max(1), values.mean(1), values[:, slowest]))
+        )
+        band = axes.fill_between(at, low, high, color=COLOURS["sky"], alpha=0.4, lw=0, label=f"all {ranks.size} ranks")
+        if at.size == 1:  # a band over one step has no width
+            band.set(lw=6, edgecolor=COLOURS["sky"])
+        axes.plot(at, mean, color=COLOURS["blue"], lw=1.2, marker=_marker(at), label="mean")
+        axes.plot(at, one, color=COLOURS["vermilion"], lw=1.4, marker=_marker(at), label=f"rank {ranks[slowest]}")
+    # over the curves, where there are none
+    axes.set_ylim(0.0, 1.45 * scale * float(values.max()) or 1.0)
+    axes.legend(
+        loc="upper left", ncols=_FEW_RANKS, fontsize=8, columnspacing=0.7, handlelength=0.9, handletextpad=0.4,
+        borderaxespad=0.1,
+    )  # fmt: skip
+    slow = f"rank {ranks[slowest]} is slowest" if _recent(busy).skew >= _EVEN else "the ranks keep pace"
+    axes.set_title(f"Busy time a step: {slow}", loc="left")
+    axes.set_xlabel("optimizer step")
+    axes.set_ylabel(f"{unit} a step")
+
+
 def training_curves(history: xr.Dataset, *, title: str = "Training", note: str = "") -> Plot:
-    """Loss (training against step, validation at its epochs), learning rate, and samples/s now and on average.
+    """Loss (training against step, validation at its epochs), learning rate, samples/s now and on average, and, where
+    several ranks reported it, how long each is busy in a step before it must wait for the others.
 
     history: Dataset as `Run.history`; metrics that are missing leave an empty panel. note: words after the title.
     """
-    numbers = latest(history)
+    numbers, busy = latest(history), _busy(history)
+    rows = 2 if busy is None else 3
     with style():
-        plot = Plot(9.5, 4.4, alt_text=f"{title}. {numbers}.")
-        grid = plot.add_gridspec(2, 2, width_ratios=[1.9, 1.0])
+        plot = Plot(9.5, 4.4 if rows == 2 else 6.2, alt_text=f"{title}. {numbers}.")
+        grid = plot.add_gridspec(rows, 2, width_ratios=[1.9, 1.0])
         _loss(plot.add_subplot(grid[:, 0]), history)
         _learning_rate(plot.add_subplot(grid[0, 1]), history)
         _rate(plot.add_subplot(grid[1, 1]), history)
+        if busy is not None:
+            _skew(plot.add_subplot(grid[2, 1]), busy)
+            for upper in plot.axes[1:3]:
+                upper.set_xlabel("")
         lines = textwrap.wrap(f"{title}  {note}", _LINE) + textwrap.wrap(numbers, _LINE)
         plot.suptitle("\n".join(lines), fontsize=10, ha="left", x=0.01)
         for axes in plot.axes:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import itertools
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +17,7 @@ import pytest
 import xarray as xr
 from view_helpers import dataset, event, pixels
 
+from sciml_kernel.metrics.history import HistoryReader
 from sciml_kernel.views import LivePlot, live, shown
 
 SOON_S = 20.0
@@ -269,3 +272,81 @@ def test_without_a_display_there_is_still_a_picture_for_any_front_end(
     assert plot.text in repr(plot)
     ended(plot, run)
     assert displays == []
+
+
+@pytest.mark.parametrize("status", ["completed", "failed", "interrupted"])
+def test_the_last_figure_says_how_the_run_ended(displays: list[FakeDisplay], run: FakeRun, status: str) -> None:
+    plot = follow(run, status=lambda: status if run.over else "running")
+    assert "(running)" in plot.text
+    ended(plot, run)
+    assert plot.text.startswith(f"run-1 ({status}): step 1")
+
+
+def test_a_status_that_can_not_be_read_or_lags_is_no_lie(displays: list[FakeDisplay], run: FakeRun) -> None:
+    def unreadable() -> str:
+        raise OSError("stale file handle")
+
+    plot, other = follow(run, status=unreadable), follow(run, status=lambda: "running")
+    ended(plot, run)
+    ended(other, run)
+    assert plot.text.startswith("run-1 (over)")
+    assert other.text.startswith("run-1 (over)")
+
+
+def test_whenever_the_file_is_read_it_is_a_whole_picture(
+    displays: list[FakeDisplay], run: FakeRun, tmp_path: Path
+) -> None:
+    run.grows = True
+    plot = follow(run, png_path=tmp_path / "training.png")
+    seen = set()
+    while plot.n_drawn < 6:
+        content = (tmp_path / "training.png").read_bytes()
+        pixels(content)
+        seen.add(content)
+    ended(plot, run)
+    assert len(seen) >= 4
+
+
+_TRAINING = """
+import sys, time
+from pathlib import Path
+from sciml_kernel.contracts import MetricEvent
+from sciml_kernel.metrics.jsonl import JsonlSink
+
+folder = Path(sys.argv[1])
+with JsonlSink(folder / "metrics.jsonl") as sink:
+    for step in range(1, 41):
+        sink.publish([MetricEvent("run", 0, step, 0, "train/loss", 1.0 / step, "", time.time())])
+        if step == 20:
+            (folder / "half").touch()
+            while not (folder / "go").exists():
+                time.sleep(0.005)
+        time.sleep(0.005)
+(folder / "over").touch()
+"""
+
+
+def test_a_plot_made_by_another_process_shows_all_that_was_and_goes_on_to_the_end(
+    displays: list[FakeDisplay], tmp_path: Path
+) -> None:
+    """As after a kernel restart: the training is a process of its own, this one has only the record's files."""
+    path = tmp_path / "figures" / "training.png"
+    training = subprocess.Popen([sys.executable, "-c", _TRAINING, str(tmp_path)])
+    try:
+        until((tmp_path / "half").exists)
+        plot = LivePlot(
+            HistoryReader(tmp_path / "metrics.jsonl").dataset,
+            (tmp_path / "over").exists,
+            title="run-1",
+            min_interval_s=0.02,
+            png_path=path,
+        )
+        assert plot.text == "run-1 (running): step 20: train loss 0.05 (first 1)"
+        (tmp_path / "go").touch()
+        plot.wait(SOON_S).close()
+    finally:
+        (tmp_path / "go").touch()
+        assert training.wait(SOON_S) == 0
+    assert plot.text == "run-1 (over): step 40: train loss 0.025 (first 1)"
+    assert plot.n_drawn >= 2
+    assert path.read_bytes() == base64.b64decode(displays[0].bundles[-1]["image/png"])

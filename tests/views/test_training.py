@@ -9,8 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from view_helpers import dataset, event, nothing_cut_off, pixels, training
 
+from sciml_kernel.contracts import MetricEvent
 from sciml_kernel.views import Plot, training_curves
-from sciml_kernel.views.training import latest
+from sciml_kernel.views.training import latest, skew_in_words
 
 
 def panel(plot: Plot, title: str) -> Axes:
@@ -96,3 +97,65 @@ def test_long_words_are_wrapped_and_nothing_is_cut_off() -> None:
     events += [event(name, 1.23e5, step=123456) for name in ("train/samples_per_s", "train/samples_per_s_avg")]
     title = "20261201T120000Z-cosmoflow-with-a-rather-long-name-of-the-run-that-somebody-chose-0123abcd"
     nothing_cut_off(training_curves(dataset(*events), title=title, note="(running)"))
+
+
+def busy(seconds: list[list[float]]) -> list[MetricEvent]:
+    """seconds[i][r]: of rank r at step i + 1."""
+    return [
+        event("train/busy_s", value, step=i + 1, rank=rank)
+        for i, row in enumerate(seconds)
+        for rank, value in enumerate(row)
+    ]
+
+
+def test_each_of_a_few_ranks_has_its_line_and_the_slowest_is_named() -> None:
+    history = dataset(*training(), *busy([[0.020, 0.050, 0.021], [0.022, 0.048, 0.021]]))
+    plot = training_curves(history)
+    axes = panel(plot, "Busy time a step")
+    assert axes.get_title(loc="left") == "Busy time a step: rank 1 is slowest"
+    assert axes.get_ylabel() == "ms a step"
+    np.testing.assert_allclose([line.get_ydata() for line in axes.lines], [[20, 22], [50, 48], [21, 21]])
+    np.testing.assert_array_equal(axes.lines[0].get_xdata(), [1, 2])
+    # 49 ms; the mean of 21, 49 and 21 ms is 30.3
+    assert "rank 1 is the slowest: busy 49 ms a step, the mean of all is 30.3 ms" in plot.alt_text
+    nothing_cut_off(plot)
+
+
+def test_ranks_that_keep_pace_are_not_blamed() -> None:
+    plot = training_curves(dataset(*busy([[1.00, 1.01]])))
+    assert panel(plot, "Busy time").get_title(loc="left") == "Busy time a step: the ranks keep pace"
+    assert "the ranks keep pace: busy 1 s a step, the slowest 1.01 s" in plot.alt_text
+    assert panel(plot, "Busy time").get_ylabel() == "s a step"
+
+
+def test_many_ranks_are_a_band_and_the_slowest_line() -> None:
+    rows = [[0.02 + 0.001 * (rank == 3) * step for rank in range(16)] for step in (10, 20)]
+    plot = training_curves(dataset(*busy(rows)))
+    axes = panel(plot, "Busy time a step: rank 3 is slowest")
+    np.testing.assert_allclose(curve(axes, "rank 3").get_ydata(), [30, 40])
+    np.testing.assert_allclose(curve(axes, "mean").get_ydata(), [(15 * 20 + 30) / 16, (15 * 20 + 40) / 16])
+    assert len(axes.lines) == 2
+    (band,) = axes.collections
+    assert band.get_datalim(axes.transData).bounds == pytest.approx((1, 20, 1, 20))  # 20 to 40 ms over steps 1 to 2
+    nothing_cut_off(plot)
+
+
+@pytest.mark.parametrize("n_ranks", [2, 8, 9, 64])
+def test_legend_of_the_ranks_covers_no_line(n_ranks: int) -> None:
+    plot = training_curves(dataset(*training(), *busy([[0.02] * (n_ranks - 1) + [0.05]] * 6)))
+    nothing_cut_off(plot)
+    axes = panel(plot, "Busy time")
+    legend = axes.get_legend().get_window_extent()
+    top = axes.transData.transform((0, max(float(np.max(line.get_ydata())) for line in axes.lines)))[1]
+    assert legend.y0 > top
+    assert legend.x1 <= axes.get_window_extent().x1 + 1
+
+
+def test_one_rank_has_no_panel_of_ranks_and_the_newest_reports_count() -> None:
+    assert [axes.get_title(loc="left") for axes in training_curves(dataset(*training())).axes] == [
+        "Loss",
+        "Learning rate",
+        "Samples per second, all ranks",
+    ]
+    early, late = [[0.5, 0.1]] * 10, [[0.1, 0.2]] * 5
+    assert skew_in_words(dataset(*busy(early + late))).startswith("rank 1 is the slowest: busy 200 ms")
