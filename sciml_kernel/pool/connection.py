@@ -15,6 +15,7 @@ import ipyparallel as ipp
 from ipyparallel.serialize import deserialize_object
 
 from sciml_kernel.errors import PoolDeadError
+from sciml_kernel.pool.files import read_json
 from sciml_kernel.pool.health import measure
 from sciml_kernel.pool.spec import PoolDir
 
@@ -73,7 +74,12 @@ class Connection:
             )
         except (OSError, ValueError, KeyError, TypeError, ipp.error.TimeoutError) as error:
             health = measure(directory)
-            reason = health.reason or f"its controller does not answer ({type(error).__name__}: {error})"
+            file = directory.connection_file(self.generation)
+            reason = (
+                health.reason or f"its controller does not answer ({type(error).__name__}: {error}); restart() helps"
+            )
+            if not health.reason and read_json(file) is None:
+                reason = f"{file} is missing or truncated; restart() makes a new one"
             raise PoolDeadError(f"pool {directory.name!r} can't be reached: {reason}", exits=health.exits) from error
         while len(client.ids) < self.n and time.monotonic() < until and measure(directory).live:
             time.sleep(0.01)

@@ -102,18 +102,17 @@ def end(directory: PoolDir, *, timeout_s: float = 3.0, child: int | None = None)
         if keeper.alive():
             _signal(keeper.pid, signal.SIGKILL)
     if spec is not None:
-        clear(directory, spec)
+        clear(spec)
     for pid in {keeper.pid if keeper is not None else child, child}:
         if pid is not None:
             _reap(pid)
     directory.remove()
 
 
-def clear(directory: PoolDir, spec: PoolSpec) -> None:
+def clear(spec: PoolSpec) -> None:
     """End every process that a lost keeper left, and remove what its MPI made outside the pool's directory."""
     kill_marked(spec.id)
-    pids = (read_json(directory.state_path) or {}).get("pids") or {}
-    leftovers.remove_session(pids.get("mpiexec"), temporary=spec.env.get("TMPDIR"))
+    leftovers.remove_tmp(spec.id)
     leftovers.remove(leftovers.orphans(time.time() - age_s(spec.created_utc)))
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from sciml_kernel.pool import launch, leftovers
 from sciml_kernel.pool.files import age_s, read_json, tail
-from sciml_kernel.pool.processes import MARK, ProcessId, die_with_parent, kill_marked, marked_pids
+from sciml_kernel.pool.processes import MARK, RANK_TMPDIR, ProcessId, die_with_parent, kill_marked, marked_pids
 from sciml_kernel.pool.spec import PoolDir, PoolSpec
 
 __all__ = ["Generation"]
@@ -54,6 +54,9 @@ class Generation:
         self._controller = self._popen(
             launch.controller_command(spec, directory, number, driver.controller_ip), variables, "controller"
         )
+        tmp = leftovers.own_tmp(self._mark)
+        tmp.mkdir(mode=0o700, exist_ok=True)
+        variables |= {RANK_TMPDIR: variables.get("TMPDIR", ""), "TMPDIR": str(tmp)}  # the wrapper puts it back
         self._mpiexec = self._popen(
             driver.command(spec, launch.wrapper_command(spec, directory, number)), variables, "mpiexec"
         )
@@ -115,6 +118,9 @@ class Generation:
             found = ", ".join(f"rank {rank} is engine {identity}" for rank, identity in pairs)
             return f"engine ids are not the MPI ranks ({found}); was an engine started without --mpi?"
         return ""
+
+    def some_arrived(self) -> bool:
+        return any(self._place.glob("ranks/*.json"))
 
     def missing(self) -> str:
         """Who has not arrived, and the last lines of what the others wrote."""
@@ -191,7 +197,7 @@ class Generation:
         for process in named:
             process.wait(timeout=5)
         leftovers.remove(held | leftovers.orphans(self._begun))
-        leftovers.remove_session(self.pids.get("mpiexec"), temporary=self._spec.env.get("TMPDIR"))
+        leftovers.remove_tmp(self._mark)
 
 
 def _session(pid: int) -> int:

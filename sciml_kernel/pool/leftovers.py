@@ -1,7 +1,9 @@
-"""What an MPI job that was killed leaves outside the pool's directory: shared memory and session directories.
+"""What an MPI job that was killed leaves outside the pool's directory: shared memory and temporary files.
 
 MPICH (5.0, seen) keeps `/dev/shm/mpich_shm_<hex>_<k>` by name until MPI_Finalize, which a killed rank never calls: each
-pool would cost 2 MB of memory until the next boot. Open MPI's mpirun cleans up behind its ranks, unless it is killed.
+pool would cost 2 MB of memory until the next boot. Open MPI's mpirun cleans up behind its ranks, unless it is killed;
+then its session directory stays. A killed Hydra may leave a file of hwloc. Both write where TMPDIR says; that is a
+directory of ours, on a local disk, which the pool's own may not be.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["mapped", "orphans", "remove", "remove_session", "unlink_early"]
+__all__ = ["mapped", "orphans", "own_tmp", "remove", "remove_tmp", "unlink_early"]
 
 _SHARED = "/dev/shm/"
 _NAMES = ("mpich_", "vader_segment.", "sm_segment.", "ucx_shm_")
@@ -56,15 +58,15 @@ def remove(paths: Iterable[str]) -> None:
             os.unlink(path)
 
 
-def remove_session(mpirun: int | None, *, temporary: str | None = None) -> None:
-    """Open MPI's session directory of the mpirun with that pid, which has ended."""
-    if not mpirun:
-        return
-    pattern = f"{glob.escape(temporary or tempfile.gettempdir())}/ompi.*.{os.getuid()}/pid.{mpirun}"
-    for path in glob.glob(pattern):
+def own_tmp(mark: str) -> Path:
+    """Where mpiexec and MPI's daemons put their temporary files: one directory an engine set, named by its mark."""
+    return Path(tempfile.gettempdir()) / f"sciml-{mark}"
+
+
+def remove_tmp(mark: str) -> None:
+    """Remove it; with a mark that names no generation, those of all generations."""
+    for path in (own_tmp(mark), *own_tmp(mark).parent.glob(f"sciml-{glob.escape(mark)}.*")):
         shutil.rmtree(path, ignore_errors=True)
-        with suppress(OSError):  # of other jobs, there may be more in it
-            Path(path).parent.rmdir()
 
 
 def _ours(path: str) -> bool:

@@ -310,7 +310,7 @@ class Pool(BasePool):
         spec = dataclasses.replace(
             spec, n=n, threads_per_rank=max(1, spec.cores // n), owner=ProcessId.of(os.getpid()).to_json()
         )
-        control.clear(self._directory, spec)
+        control.clear(spec)
         if not self._directory.path.is_dir():
             raise PoolDeadError(f"pool {self.name!r} was stopped; {HELP}")
         for path in self._directory.path.glob("gen-*"):

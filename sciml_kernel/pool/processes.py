@@ -11,10 +11,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["MARK", "ProcessId", "die_with_parent", "kill_marked", "marked_pids", "signal_name"]
+__all__ = ["MARK", "RANK_TMPDIR", "ProcessId", "die_with_parent", "kill_marked", "marked_pids", "signal_name"]
 
 # Every process of a pool carries this variable: what is left over is found by it, never by a name.
 MARK = "SCIML_POOL_MARK"
+# The TMPDIR that ranks are to have: mpiexec itself has one of its own.
+RANK_TMPDIR = "SCIML_RANK_TMPDIR"
 _PR_SET_PDEATHSIG = 1
 
 

@@ -31,7 +31,8 @@ def open_mpi(directory: Path) -> Path:
 def remains() -> set[str]:
     """Files of this user that an MPI job made outside its own directory and that no process has open or mapped."""
     found = {path for pattern in _SHARED_MEMORY for path in glob.glob(f"/dev/shm/{pattern}")}
-    found |= set(glob.glob(f"{tempfile.gettempdir()}/ompi.*.{os.getuid()}/*"))
+    sessions = [*glob.glob(f"{tempfile.gettempdir()}/ompi.*.{os.getuid()}/pid.*")]
+    found |= {path for path in sessions if not os.path.exists(f"/proc/{path.rpartition('.')[2]}")}
     return {path for path in found if os.path.exists(path) and os.stat(path).st_uid == os.getuid()} - _in_use()
 
 
