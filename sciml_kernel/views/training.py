@@ -73,7 +73,7 @@ def _busy(history: xr.Dataset) -> xr.DataArray | None:
 
 
 def _recent(busy: xr.DataArray) -> OverRanks:
-    return over_ranks(busy[-_RECENT:].mean("step").to_numpy())
+    return over_ranks(busy[-_RECENT:].mean("step").to_numpy().tolist())
 
 
 def skew_in_words(history: xr.Dataset) -> str:

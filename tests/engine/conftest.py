@@ -17,10 +17,6 @@ import toy  # noqa: E402
 from sciml_kernel.pool import Pool  # noqa: E402
 from sciml_kernel.pool.processes import marked_pids  # noqa: E402
 
-# In order: the ranks of a pool must come to different collectives for longer than the shutdown time to be freed, and
-# a loaded machine must not be taken for that.
-STALL_S = 4
-
 
 @pytest.fixture(scope="module")
 def home_of_pool(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -28,14 +24,17 @@ def home_of_pool(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def pool_of_module(home_of_pool: Path) -> Iterator[Pool]:
-    """Two ranks for all tests of a module: each leaves them ready."""
+def pool_of_module(home_of_pool: Path, request: pytest.FixtureRequest) -> Iterator[Pool]:
+    """Two ranks for all tests of a module: each leaves them ready. The module's STALL_S, if it has one, is the time
+    after which Horovod gives up waiting."""
     recipes = home_of_pool / "recipes"
     recipes.mkdir()
     path = os.pathsep.join([str(toy.install(recipes)), str(HERE), os.environ.get("PYTHONPATH", "")])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(home_of_pool))
-        variables = {"PYTHONPATH": path.rstrip(os.pathsep), "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": str(STALL_S)}
+        variables = {"PYTHONPATH": path.rstrip(os.pathsep)}
+        if hasattr(request.module, "STALL_S"):
+            variables["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"] = str(request.module.STALL_S)
         pool = Pool.start(n=2, oversubscribe=True, env=variables)
     mark = pool._spec().id
     yield pool

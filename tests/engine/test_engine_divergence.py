@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from on_pool import pids, runs_again, train
 
 import sciml_kernel as sk
 from sciml_kernel.errors import RemoteError
@@ -16,24 +15,7 @@ from sciml_kernel.pool import Pool
 
 pytestmark = [pytest.mark.mpi, pytest.mark.tf, pytest.mark.horovod]
 
-SETTINGS: dict[str, Any] = {
-    "optimizer": "sgd",
-    "schedule": "constant",
-    "learning_rate": 0.05,
-    "report_every_s": 0.0,
-    "epochs": 2,
-}
-
-
-def until(condition: Callable[[], Any], what: str, timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not in {timeout_s:g} s: {what}"
-        time.sleep(0.01)
-
-
-def train(pool: Pool, folder: Path, fault: str = "", **settings: Any) -> sk.Run:
-    return sk.train("toy", data=folder, pool=pool, fault=fault, fault_rank=1, **SETTINGS | settings)
+STALL_S = 4  # a loaded machine must not be taken for ranks that part
 
 
 def failure(pool: Pool, folder: Path, fault: str) -> tuple[sk.Run, RemoteError]:
@@ -41,15 +23,6 @@ def failure(pool: Pool, folder: Path, fault: str) -> tuple[sk.Run, RemoteError]:
     with pytest.raises(RemoteError) as caught:
         run.wait(timeout=90, progress=False)
     return run, caught.value
-
-
-def runs_again(pool: Pool, folder: Path) -> None:
-    """The next training, on the same pool object, without a word."""
-    assert train(pool, folder).wait(timeout=90, progress=False).status == "completed"
-
-
-def pids(pool: Pool) -> list[int]:
-    return [*pool.run("os:getpid")]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import signal
@@ -15,9 +16,9 @@ import pytest
 
 from sciml_kernel.contracts import Metric, MetricEvent, Sink
 from sciml_kernel.engine import collective as collectives
-from sciml_kernel.engine import device, rank_log
+from sciml_kernel.engine import device, divergence, rank_log
 from sciml_kernel.engine.checkpoint import Position
-from sciml_kernel.engine.interrupt import StopFlag, listening
+from sciml_kernel.engine.interrupt import Interruptible, StopFlag, StopRequested, listening
 from sciml_kernel.engine.publish import DataPublisher
 from sciml_kernel.engine.report import Reporter
 from sciml_kernel.errors import EnvironmentNotFitError, RunError
@@ -59,6 +60,89 @@ def test_one_press_that_arrives_twice_is_one() -> None:
         clock.now += 0.01
         os.kill(os.getpid(), signal.SIGINT)
         assert flag.requested
+
+
+def _prepared_with_a_sigint(flag: StopFlag, seen: list[str], *, held: bool) -> None:
+    with listening(flag), flag.breaking():
+        with flag.held() if held else contextlib.nullcontext():
+            with flag.held() if held else contextlib.nullcontext():
+                os.kill(os.getpid(), signal.SIGINT)
+            seen.append("inside")
+        seen.append("went on")
+
+
+def test_before_the_first_step_a_sigint_ends_python_code_at_once() -> None:
+    flag, seen = StopFlag(), []
+    with pytest.raises(StopRequested):
+        _prepared_with_a_sigint(flag, seen, held=False)
+    assert (seen, flag.requested) == ([], True)
+
+
+def test_a_sigint_from_before_ends_the_preparation_as_well() -> None:
+    flag = StopFlag()
+    flag.request()
+    with pytest.raises(StopRequested), flag.breaking():
+        pytest.fail("went on")
+
+
+def test_a_collective_is_finished_before_a_sigint_ends_the_preparation() -> None:
+    seen: list[str] = []
+    with pytest.raises(StopRequested):
+        _prepared_with_a_sigint(StopFlag(), seen, held=True)
+    assert seen == ["inside"]
+
+
+def test_after_the_preparation_a_sigint_only_sets_the_flag() -> None:
+    with listening(StopFlag()) as flag, flag.breaking():
+        flag.disarm()
+        os.kill(os.getpid(), signal.SIGINT)
+    assert flag.requested
+
+
+class TwoRanks(collectives.SingleCollective):
+    """This is rank 0; `other` is what rank 1 sends to each gather."""
+
+    def __init__(self, *other: Any) -> None:
+        super().__init__()
+        self.size, self.other, self.sent = 2, [*other], []
+
+    def gather_json(self, value: Any) -> list[Any]:
+        self.sent.append(value)
+        return [value, self.other.pop(0)]
+
+
+def test_a_rank_that_was_stopped_is_heard_by_those_who_wait_for_it() -> None:
+    flag, inner = StopFlag(), TwoRanks({"value": 7}, {})
+    with flag.breaking():
+        ranks = Interruptible(inner, flag)
+        assert ranks.gather_json(5) == [5, 7]
+        with pytest.raises(StopRequested) as stopped:
+            ranks.settle()
+    assert stopped.value.rank == 1  # so this rank has no more to say
+    assert inner.other == []
+
+
+def test_a_rank_that_is_stopped_says_so_in_one_gather() -> None:
+    flag, inner = StopFlag(), TwoRanks({"value": 7})
+    ranks = Interruptible(inner, flag)
+    with pytest.raises(StopRequested) as stopped, flag.breaking():
+        flag.request()
+    assert stopped.value.rank is None
+    ranks.leave()
+    assert inner.sent == [{}]
+
+
+def test_when_all_ranks_are_prepared_a_late_sigint_is_left_to_the_first_step() -> None:
+    flag = StopFlag()
+
+    class Late(TwoRanks):
+        def gather_json(self, value: Any) -> list[Any]:
+            flag.request()  # while the last gather is under way
+            return super().gather_json(value)
+
+    with flag.breaking():
+        Interruptible(Late({"value": None}), flag).settle()
+    assert flag.requested
 
 
 def test_sigterm_is_left_alone() -> None:
@@ -107,6 +191,14 @@ def test_fast_road_keeps_the_newest_200_events() -> None:
     sink = DataPublisher(send=sent.append, every_s=0.0)
     sink.publish([_event(float(i)) for i in range(500)])
     assert [event["value"] for event in sent[-1]["events"]] == [float(i) for i in range(300, 500)]
+
+
+def test_what_is_reported_for_each_rank_does_not_push_the_rest_out() -> None:
+    sent: list[dict[str, Any]] = []
+    sink = DataPublisher(send=sent.append, every_s=0.0)
+    busy = [MetricEvent("run", rank, 1, 0, "train/busy_s", 0.1, "s", 0.0) for rank in range(300)]
+    sink.publish([_event(1.0), *busy])
+    assert [event["name"] for event in sent[-1]["events"]] == ["train/loss"]
 
 
 def test_fast_road_that_fails_is_no_reason_to_stop() -> None:
@@ -210,6 +302,55 @@ def test_threads_are_as_told_else_this_ranks_share_of_the_cores(monkeypatch: pyt
     assert device.threads_per_rank(4) == 3
     monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "5")
     assert device.threads_per_rank(4) == 5
+
+
+@pytest.mark.parametrize(
+    ("given", "limits"),
+    [
+        ({}, ("60", "600")),
+        ({"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "5"}, ("2", "5")),  # a check after the shutdown would switch it off
+        ({"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "0"}, ("60", "0")),
+        ({"HOROVOD_STALL_CHECK_TIME_SECONDS": "9", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "90"}, ("9", "90")),
+    ],
+)
+def test_limits_of_a_stall_are_ours_unless_the_environment_has_others(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], limits: tuple[str, str]
+) -> None:
+    names = ("HOROVOD_STALL_CHECK_TIME_SECONDS", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS")
+    for name in names:
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    collectives._set_stall_limits()
+    assert tuple(os.environ[name] for name in names) == limits
+
+
+def test_what_the_ranks_brought_is_told_by_tensor_and_rank() -> None:
+    def account(*sent: str) -> divergence.Account:
+        return divergence.Account("gradients.float32", [*sent], "Mismatched ALLREDUCE tensor shapes: ...", False)
+
+    same, other = account("float32 (3,)", "float32 (4,)"), account("float32 (3,)", "float32 (5,)")
+    everyone: dict[int, divergence.Account | None] = {rank: same for rank in range(8)} | {3: other}
+    error = divergence.as_error(same, everyone, 8)
+    assert str(error).splitlines() == [
+        "tensor 'gradients.float32', 2 of 2, differs between the ranks: float32 (4,) on rank 0-2, 4-7; "
+        "float32 (5,) on rank 3; all ranks must send the same",
+        "Horovod: Mismatched ALLREDUCE tensor shapes: ...",
+    ]
+    assert not error.engine_spent
+    del everyone[5]
+    error = divergence.as_error(same, everyone, 8)
+    assert str(error).splitlines()[2] == "no word from rank 5"
+    assert error.engine_spent
+
+
+def test_an_error_that_is_none_of_horovod_is_left_as_it_is() -> None:
+    sent = divergence.Sent()
+    assert sent.account(OSError("the disk is gone")) is None
+    assert sent.account(ValueError("Mismatched shapes")) is None
+    other = RuntimeError("Incompatible shapes: [3] vs. [4]\n\t [[{{node add}}]] [Op:__inference_f_7]")
+    assert sent.account(other) is None
 
 
 def test_single_in_a_world_of_several_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,15 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import toy
+from on_pool import train
 
-import sciml_kernel as sk
 from sciml_kernel.engine.checkpoint import Position
 from sciml_kernel.engine.report import Reporter
 from sciml_kernel.metrics.names import TRAIN_BUSY_S
 from sciml_kernel.pool import Pool
 from sciml_kernel.views.training import latest
-
-SETTINGS = {"optimizer": "sgd", "schedule": "constant", "learning_rate": 0.05, "epochs": 4}
 
 
 def _reported(n_ranks: int, seconds_a_step: float, n_steps: int) -> list[tuple[int, int, float]]:
@@ -55,7 +53,7 @@ def test_one_rank_is_not_timed(tmp_path: Path) -> None:
 @pytest.mark.tf
 @pytest.mark.horovod
 def test_rank_that_waits_30_ms_for_its_data_is_named_as_the_slowest(pool: Pool, tmp_path: Path) -> None:
-    run = sk.train("toy", data=tmp_path, pool=pool, fault="slow", fault_rank=1, report_every_s=0.2, **SETTINGS)
+    run = train(pool, tmp_path, "slow", report_every_s=0.2, epochs=4)
     found = run.wait(timeout=90, progress=False).history
     busy = found[TRAIN_BUSY_S]
     assert busy.dims == ("step", "rank")

@@ -50,11 +50,11 @@ def data() -> tuple[np.ndarray, np.ndarray]:
 class ToyTask:
     """fault: what goes wrong, on `fault_rank` only: "nan" (in training sample 24), "raise" (before the third batch),
     "sigint" (before the ninth batch the process gets a SIGINT), "other_data" (fewer samples), "few_batches" (a batch
-    less than planned), "slow" (30 ms to read a batch), "slow_disk" (0.5 s to flush a file), "sum_shape", "sum_dtype"
-    (a sum of another shape or dtype than on the other ranks), "order" (another collective than on the other ranks),
-    "late" (does not come to the second step); on all: "shape" (a target of another shape), "slow_compile",
-    "slow_validation" (1 s), "slow_prepare" (for ever, in Python), "prepare_waits" (the same, but all other ranks wait
-    for it in a collective).
+    less than planned), "slow" (30 ms to read a batch), "slow_disk" (1.5 s to write the second checkpoint), "sum_shape",
+    "sum_dtype" (a sum of another shape or dtype than on the other ranks), "order" (another collective than on the other
+    ranks), "late" (does not come to the second step); on all: "shape" (a target of another shape), "slow_compile",
+    "slow_validation" (1 s), "slow_prepare" (for ever, in Python), "prepare_waits" (the same on `fault_rank`, for which
+    all others wait in a collective).
 
     Whoever waits is told by files in the data's folder: `<fault>-<rank>` appears when the slow part begins.
     """
@@ -96,9 +96,9 @@ class ToyTask:
         (self._folder / f"{self._fault_of_all}{what}-{self._collective.rank}").touch()
 
     def _slow_fsync(self, fd: int) -> None:
-        if "step-" in os.readlink(f"/proc/self/fd/{fd}"):
+        if "step-00000012" in os.readlink(f"/proc/self/fd/{fd}"):
             self._say("")
-            end = time.monotonic() + 0.5
+            end = time.monotonic() + 1.5
             while time.monotonic() < end:  # in Python, where a signal's handler runs
                 time.sleep(0.01)
         FSYNC(fd)
