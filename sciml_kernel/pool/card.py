@@ -51,7 +51,7 @@ class Card:
         """(label, text) of what the table of ranks does not say. Text between backticks is to be typed."""
         health = self.health
         found = [("call", _call(health))] if health.call else []
-        if health.state in ("queued", "starting", "tainted"):
+        if health.state in ("queued", "starting"):
             found.append(("ranks", f"{health.n_here} of {health.n} are here"))
         if health.live:
             found.append(("time left", _time_left(health)))
@@ -238,7 +238,8 @@ def _mend(name: str, health: Health) -> str:
         case "expired":
             return f"`pool.restart()` or `sciml pool restart {name}` starts it again; `pool.stop()` removes its files"
         case "tainted":
-            return "nothing to do: the ranks are being replaced"
+            by_itself = "nothing to do: the ranks are being replaced"
+            return by_itself if health.replaces else "`pool.restart()` replaces the ranks"
         case "stopped":
             return "`sk.Pool.start(n=...)` or `%pool start` starts another"
     if any(rank["state"] == "suspended" for rank in (rank_rows(health) if health.stops else [])):

@@ -173,6 +173,7 @@ class FakePool(BasePool):
             call=describe_call(name, since_utc, running) if running else None,
             n_here=self._n,
             marks=[{"rank": rank, "name": name, "since_utc": since_utc} for rank in running],
+            replaces=self._replaces(),
             started_utc=self._started_utc,
             ready_utc=self._started_utc,
             users=[ProcessId.of(os.getpid()).to_json()],

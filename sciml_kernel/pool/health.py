@@ -28,7 +28,8 @@ class Health:
     n: ranks asked for; n_here: of those, how many have arrived (all, once it is ready). ranks: per rank {"engine_id",
     "process", "report"}. exits: RankExit mappings, first to end first. stops: per rank that a signal stopped {"rank",
     "host", "pid", "signal", "since_utc"}. call: what the ranks run now, {"name", "since_utc", "elapsed_s", "ranks"},
-    or None. marks: the same by rank, {"rank", "name", "since_utc"}. keeper: its process, None when unknown.
+    or None. marks: the same by rank, {"rank", "name", "since_utc"}. keeper: its process, None when unknown. replaces:
+    a tainted engine set is replaced by itself.
 
     started_utc: when the pool was asked for. ready_utc: when this engine set became ready; "" before. ends_utc: when
     its allocation ends; None for no such limit. ttl_s: seconds that it lives while nobody uses it, None: for ever.
@@ -44,6 +45,7 @@ class Health:
     exits: list[dict[str, Any]] = field(default_factory=list)
     call: dict[str, Any] | None = None
     keeper: ProcessId | None = None
+    replaces: bool = True
     n_here: int = 0
     stops: list[dict[str, Any]] = field(default_factory=list)
     marks: list[dict[str, Any]] = field(default_factory=list)
@@ -83,6 +85,7 @@ def measure(directory: PoolDir) -> Health:
             ranks=[_rank(entry) for entry in seen["ranks"]],
             exits=[RankExit.from_json(entry).to_json() for entry in seen["exits"]],
             keeper=keeper,
+            replaces=seen.get("replace") is not False,
             started_utc=str(seen.get("created_utc") or ""),
             ready_utc=str(seen.get("ready_utc") or ""),
             ends_utc=seen.get("ends_utc"),
@@ -106,7 +109,7 @@ def _look_closer(health: Health, place: Path, idle_since_utc: Any) -> Health:
     state, marks, n_here = health.state, [], len(health.ranks)
     if state == "ready":
         marks = sorted(_entries(place / "calls", "rank-"), key=lambda mark: int(mark["rank"]))
-    elif state in ("starting", "tainted"):
+    elif state == "starting":
         n_here = _count(place / "ranks")
     call = _call(marks)
     expires_s = None

@@ -210,6 +210,7 @@ class Keeper:
             "created_utc": self._spec.created_utc,
             "ready_utc": self._ready_utc,
             "changed_utc": now_utc(),
+            "replace": self._spec.replace,
             "ttl_s": self._spec.ttl_s,
             "ends_utc": None,  # a launcher with a time limit knows it
             **self._use,

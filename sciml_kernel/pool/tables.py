@@ -123,7 +123,7 @@ def hosts(health: Health) -> list[str]:
 def one_line(name: str, health: Health, kind: str = "Pool") -> str:
     """What `repr` of a pool says."""
     parts = [health.state]
-    if health.state in ("starting", "tainted") and health.n:
+    if health.state == "starting" and health.n:
         parts.append(f"{health.n_here} of {health.n} ranks are here")
     elif health.ranks:
         parts.append(f"{health.n} ranks on {', '.join(hosts(health))}")

@@ -160,7 +160,8 @@ class LivePool(Shown):
             return "the pool was stopped"
         if self._started_utc and health.started_utc not in ("", self._started_utc):
             return "the pool was stopped and another has its name"
-        if quiet_s > self.quiet_s and health.state not in _MOVING:
+        moving = health.state in _MOVING and (health.state != "tainted" or health.replaces)
+        if quiet_s > self.quiet_s and not moving:
             return f"nothing changed for {span(quiet_s)}"
         return ""
 

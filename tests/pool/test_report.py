@@ -177,6 +177,14 @@ def test_a_long_reason_and_many_ranks_are_bounded_and_the_rest_is_counted() -> N
     assert len(ranks_table(many)) == 100
 
 
+def test_a_starting_pool_says_how_many_are_here_and_a_tainted_one_who_replaces_them() -> None:
+    starting = health("starting", n=4, ranks=[], n_here=3)
+    assert "; 3 of 4 ranks are here" in one_line("p", starting)
+    assert dict(Card("p", starting).facts())["ranks"] == "3 of 4 are here"
+    assert "being replaced" in dict(Card("p", health("tainted")).facts())["to mend"]
+    assert "pool.restart()" in dict(Card("p", health("tainted", replaces=False)).facts())["to mend"]
+
+
 @pytest.mark.parametrize(
     "content",
     [
