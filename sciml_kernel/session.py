@@ -251,6 +251,7 @@ class Run:
             self._live_history,
             self._over.is_set,
             title=self.id,
+            status=lambda: self.status,
             png_path=self.figures_dir / "training.png",
         )
         self._plots.append(plot)
