@@ -211,7 +211,7 @@ def test_the_figure_of_a_finished_run_does_not_say_that_it_is_running(
     run.interrupt()
     with pytest.raises(RunInterruptedError):
         run.wait()
-    assert "(over)" in plot.text
+    assert "(interrupted)" in plot.text
     assert (run.figures_dir / "training.png").stat().st_size > 1000
 
 
