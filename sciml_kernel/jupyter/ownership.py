@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import signal
 import sys
 import threading
 from contextlib import suppress
@@ -17,9 +18,14 @@ from typing import Any
 from sciml_kernel.errors import SciMLError
 from sciml_kernel.pool import owner
 
-__all__ = ["stop_owned", "take_over", "tie"]
+__all__ = ["KernelRestart", "stop_owned", "take_over", "tie"]
 
 STOP_LIMIT_S = 2.0  # Jupyter ends a kernel by force 2.5 s after it has asked
+RESTART_WAIT_S = 0.1  # from Jupyter's interrupt to its request to end: a few milliseconds where both were seen
+
+
+class KernelRestart(BaseException):
+    """Ends the cell that runs while the kernel restarts. No KeyboardInterrupt: the ranks go on with what they do."""
 
 
 def tie(kernel: Any) -> None:
@@ -30,11 +36,12 @@ def tie(kernel: Any) -> None:
     """
     if not hasattr(kernel, "do_shutdown") or hasattr(kernel, "_sciml_tied"):
         return
-    plain = kernel.do_shutdown
+    plain, restarts = kernel.do_shutdown, threading.Event()
 
     async def do_shutdown(restart: bool) -> Any:
         if restart:
             owner.forget()
+            restarts.set()
         else:
             stop_owned()
         answer = plain(restart)
@@ -42,9 +49,32 @@ def tie(kernel: Any) -> None:
 
     kernel.do_shutdown = do_shutdown
     kernel._sciml_tied = True
+    _tell_restart_from_interrupt(kernel, restarts)
     connection_file = _connection_file()
     owner.be_kernel(connection_file)
     take_over(connection_file)
+
+
+def _tell_restart_from_interrupt(kernel: Any, restarts: threading.Event) -> None:
+    """Jupyter interrupts a kernel before it restarts it. That interrupt must not reach the ranks: a training goes on.
+
+    So a cell that is interrupted waits a moment for the request to restart, which comes in the control thread.
+    """
+    if not hasattr(kernel, "pre_handler_hook"):
+        return
+    plain = kernel.pre_handler_hook
+
+    def on_interrupt(number: int, frame: Any) -> None:
+        if restarts.wait(RESTART_WAIT_S):
+            raise KernelRestart("the kernel restarts")
+        signal.default_int_handler(number, frame)
+
+    def pre_handler_hook() -> None:
+        plain()
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, on_interrupt)
+
+    kernel.pre_handler_hook = pre_handler_hook
 
 
 def stop_owned() -> None:

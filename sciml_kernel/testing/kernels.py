@@ -55,20 +55,27 @@ class KernelSession:
         reply = self.client.execute_interactive(code, output_hook=hook, timeout=90)
         return reply["content"]["status"], "".join(texts), shown, updates
 
+    def reply(self, message_id: str) -> dict[str, Any]:
+        """Content of the reply to a message on the shell channel; what waited there before it is dropped."""
+        while (message := self.client.get_shell_msg(timeout=60))["parent_header"].get("msg_id") != message_id:
+            pass
+        return dict(message["content"])
+
     def do(self, code: str) -> str:
         """Run a cell that must not fail; return what it printed."""
         status, text, _, _ = self.run(code)
         assert status == "ok", text
         return text
 
-    def begin(self, code: str, until: str) -> None:
-        """Send a cell and return when it has printed `until`: it goes on running."""
-        self.client.execute(code)
+    def begin(self, code: str, until: str) -> str:
+        """Send a cell and return when it has printed `until`: it goes on running. The message's id, for `reply`."""
+        identity = str(self.client.execute(code))
         text, deadline = "", time.monotonic() + 60
         while until not in text:
             assert time.monotonic() < deadline, text
             content = self.client.get_iopub_msg(timeout=60)["content"]
             text += content.get("text", "") + content.get("evalue", "")
+        return identity
 
     def restart(self, *, now: bool = False) -> None:
         """As the restart button does it; now: as Jupyter does it after a crash."""

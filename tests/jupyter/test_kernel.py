@@ -1,79 +1,73 @@
-"""The real `sciml` kernel: magics, live displays, what happens to pools at its end."""
+"""The real `sciml` kernel: start, help, magics, live displays. What becomes of its pools: test_kernel_pools.py."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
-from jupyter_client.blocking.client import BlockingKernelClient
-from jupyter_client.manager import KernelManager
+
+from sciml_kernel.pool.spec import pools_root
+from sciml_kernel.testing.kernels import KernelSession
 
 pytestmark = [pytest.mark.notebook, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 
-class Session:
-    """A running kernel; `run` returns (status, text of all output, displayed bundles, updates)."""
-
-    def __init__(self) -> None:
-        self.manager = KernelManager(kernel_name="sciml")
-        self.manager.start_kernel(extra_arguments=["--log-level=ERROR"])
-        self.connect()
-
-    def connect(self) -> None:
-        self.client: BlockingKernelClient = self.manager.client()
-        self.client.start_channels()
-        self.client.wait_for_ready(timeout=60)
-
-    def run(self, code: str) -> tuple[str, str, list[dict[str, Any]], list[dict[str, Any]]]:
-        texts: list[str] = []
-        shown: list[dict[str, Any]] = []
-        updates: list[dict[str, Any]] = []
-
-        def hook(message: dict[str, Any]) -> None:
-            content = message["content"]
-            kind = message["msg_type"]
-            if kind == "stream":
-                texts.append(content["text"])
-            elif kind == "error":
-                texts.append(f"{content['ename']}: {content['evalue']}")
-            elif kind == "execute_result":
-                texts.append(content["data"]["text/plain"])
-            elif kind == "display_data":
-                shown.append(content)
-            elif kind == "update_display_data":
-                updates.append(content)
-
-        reply = self.client.execute_interactive(code, output_hook=hook, timeout=90)
-        return reply["content"]["status"], "".join(texts), shown, updates
-
-    def close(self) -> None:
-        self.client.stop_channels()
-        if self.manager.has_kernel:
-            self.manager.shutdown_kernel()
-        self.manager.cleanup_resources()
-        self.manager.context.destroy()
-
-
 @pytest.fixture
-def session(kernel: None) -> Iterator[Session]:
-    session = Session()
+def session(kernel: None) -> Iterator[KernelSession]:
+    session = KernelSession()
     yield session
     session.close()
 
 
-def test_the_extension_is_loaded_and_the_kernel_stays_light(session: Session) -> None:
+HEAVY = (
+    "tensorflow",
+    "keras",
+    "horovod",
+    "mpi4py",
+    "ipyparallel",
+    "distributed",
+    "dask",
+    "pandas",
+    "xarray",
+    "matplotlib",
+)
+
+
+def test_the_extension_is_loaded_and_nothing_heavy(session: KernelSession) -> None:
+    assert session.do(f"import sys; print(sorted(set({HEAVY}) & set(sys.modules)))") == "[]\n"
     status, text, _, _ = session.run("%runs")
     assert status == "ok", text
     assert "Empty DataFrame" in text
-    _, text, _, _ = session.run(
-        "import sys; print(sorted({'tensorflow', 'mpi4py', 'distributed', 'ipyparallel'} & set(sys.modules)))"
-    )
-    assert text == "[]\n"
 
 
-def test_other_magics_keep_their_names(session: Session) -> None:
+def test_its_help_needs_no_network(session: KernelSession) -> None:
+    info = session.reply(session.client.kernel_info())
+    assert info["implementation"] == "sciml_kernel"
+    assert info["help_links"] == []
+    assert "%pool start" in info["banner"]
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("%pool st", {"start", "status", "stop"}),
+        ("%pool start --o", {"--oversubscribe"}),
+        ("%%ranks --t", {"--targets", "--timeout"}),
+        ("%pool attach kep", {"kept-pool"}),
+    ],
+)
+def test_tab_completes_commands_options_and_pools(session: KernelSession, line: str, wanted: set[str]) -> None:
+    (pools_root() / "kept-pool").mkdir(parents=True)
+    assert wanted <= set(session.reply(session.client.complete(line, len(line)))["matches"])
+
+
+def test_a_question_mark_shows_all_options_of_a_magic(session: KernelSession) -> None:
+    text = session.reply(session.client.inspect("%pool", 5))["data"]["text/plain"]
+    assert "%pool start [-h] [-n N]" in text
+    assert "--keep" in text
+
+
+def test_other_magics_keep_their_names(session: KernelSession) -> None:
     _, text, _, _ = session.run(
         "names = [name for kind in get_ipython().magics_manager.magics.values() for name, magic in kind.items()"
         " if 'sciml_kernel' in getattr(magic, '__module__', '')]\nprint(sorted(names))"
@@ -93,27 +87,27 @@ def test_other_magics_keep_their_names(session: Session) -> None:
         ("%pool logs 'open", "No closing quotation"),
     ],
 )
-def test_a_wrong_option_fails_the_cell_and_says_what_to_write(session: Session, code: str, words: str) -> None:
+def test_a_wrong_option_fails_the_cell_and_says_what_to_write(session: KernelSession, code: str, words: str) -> None:
     status, text, _, _ = session.run(code)
     assert status == "error"
     assert text.startswith("UsageError: ")
     assert words in text
 
 
-def test_without_a_pool_ranks_says_how_to_start_one(session: Session) -> None:
+def test_without_a_pool_ranks_says_how_to_start_one(session: KernelSession) -> None:
     status, text, _, _ = session.run("%%ranks\n1")
     assert status == "error"
     assert "NotFoundError" in text
     assert "start" in text
 
 
-def test_help_is_shown_and_is_no_error(session: Session) -> None:
+def test_help_is_shown_and_is_no_error(session: KernelSession) -> None:
     status, text, _, _ = session.run("%pool -h")
     assert status == "ok"
     assert "start a pool" in text
 
 
-def test_a_live_figure_is_shown_once_and_then_updated_from_a_thread(session: Session) -> None:
+def test_a_live_figure_is_shown_once_and_then_updated_from_a_thread(session: KernelSession) -> None:
     status, text, shown, updates = session.run(
         "import threading\n"
         "from sciml_kernel.views import shown\n"
@@ -129,7 +123,7 @@ def test_a_live_figure_is_shown_once_and_then_updated_from_a_thread(session: Ses
 
 
 @pytest.mark.mpi
-def test_ranks_print_with_their_number_and_a_failing_rank_fails_the_cell(session: Session) -> None:
+def test_ranks_print_with_their_number_and_a_failing_rank_fails_the_cell(session: KernelSession) -> None:
     status, text, _, _ = session.run("%pool start -n 2")
     assert status == "ok", text
     code = "from mpi4py import MPI\nrank = MPI.COMM_WORLD.rank\nprint('I am', rank)"
@@ -147,49 +141,3 @@ def test_ranks_print_with_their_number_and_a_failing_rank_fails_the_cell(session
     assert "RunTimeoutError" in text
     status, text, _, _ = session.run("%pool stop")
     assert "is stopped" in text
-
-
-@pytest.mark.mpi
-def test_a_pool_lives_through_a_restart_and_ends_with_the_kernel(session: Session) -> None:
-    from sciml_kernel.pool import Pool
-
-    status, text, _, _ = session.run("%pool start -n 1 --name p")
-    assert status == "ok", text
-    session.run("%%ranks\nkept = 7")
-    (pid,) = Pool.attach("p").report()["pid"]
-    session.client.stop_channels()
-    session.manager.restart_kernel()
-    session.connect()
-    # The new kernel finds the same rank with its variables, ...
-    status, text, _, _ = session.run("%%ranks\nprint(kept)")
-    assert (status, text) == ("ok", "[rank 0] 7\n")
-    assert list(Pool.attach("p").report()["pid"]) == [pid]
-    # ... and ends it, since it has taken it over.
-    session.close()
-    assert Pool.list().empty
-
-
-@pytest.mark.mpi
-def test_a_kept_pool_outlives_the_kernel(session: Session) -> None:
-    from sciml_kernel.pool import Pool
-
-    status, text, _, _ = session.run("%pool start -n 1 --name p --keep")
-    assert status == "ok", text
-    session.close()
-    pool = Pool.attach("p")
-    try:
-        assert pool.state == "ready"
-    finally:
-        pool.stop()
-
-
-@pytest.mark.mpi
-def test_a_shutdown_while_a_cell_runs_stops_the_pool_too(session: Session, tmp_path: Path) -> None:
-    from sciml_kernel.pool import Pool
-
-    session.run("%pool start -n 1")
-    session.client.execute("import time; print('sleeping', flush=True); time.sleep(300)")
-    while session.client.get_iopub_msg(timeout=30)["content"].get("text") != "sleeping\n":
-        pass
-    session.close()
-    assert Pool.list().empty
