@@ -9,6 +9,7 @@
     `wrapper`     parent of each rank's engine: knows how it ended
     `probe`       what a rank says of itself at start; `rank` runs a call on a rank
     `health`      the measured state; `control` talks to the keeper
+    `card`        a pool as one sees it, in text and HTML; `tables` and `frames`: pools and ranks as tables
     `calls`       one call on all ranks, seen from the notebook
     `fake`        `FakePool`: the same in one process, for tests
 
