@@ -32,15 +32,21 @@ COUNT = (
 )
 
 
+@pytest.fixture(autouse=True)
+def _nothing_left(_alone: None) -> Iterator[None]:
+    """Whatever fails, no pool of a test stays."""
+    yield
+    for name in Pool.list().get("name", []):
+        Pool.attach(name).stop()
+
+
 @pytest.fixture(params=["sciml", "python3"])
 def session(request: pytest.FixtureRequest, kernel: None) -> Iterator[KernelSession]:
-    """Our own kernel, and the plain one with the extension loaded. No pool is left."""
+    """Our own kernel, and the plain one with the extension loaded."""
     session = KernelSession(request.param)
     session.do(LOAD)  # a second time in ours
     yield session
     session.close()
-    for name in Pool.list().get("name", []):
-        Pool.attach(name).stop()
 
 
 def _start(session: KernelSession) -> list[int]:
