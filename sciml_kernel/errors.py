@@ -156,8 +156,7 @@ class RunError(SciMLError):
 
 
 class CollectiveError(RunError):
-    """The ranks brought different tensors to a collective, or waited for each other in different ones. Names tensors and
-    ranks."""
+    """The ranks brought different tensors to a collective, or waited for each other in different ones. Names both."""
 
     def __init__(self, message: str, *, engine_spent: bool = False) -> None:
         super().__init__(message)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from sciml_kernel.testing.notebooks import kernel_path
@@ -33,6 +35,14 @@ def _alone(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
         monkeypatch.setenv(name, str(folder))
     for name in ("SCIML_PARENT_RUN", "SCIML_BATCH_RUN", "SCIML_SITE_CONFIG", "SCIML_MPI"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_zombies() -> Iterator[None]:
+    """A process that has ended must not stay in the table until this one ends, as it would in a notebook's kernel."""
+    yield
+    zombies = [child for child in psutil.Process().children() if child.status() == psutil.STATUS_ZOMBIE]
+    assert zombies == []
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import time
+from pathlib import Path
 from typing import Any
 
 from sciml_kernel.errors import PoolDeadError, PoolError
@@ -21,12 +22,15 @@ __all__ = ["clear", "end", "request", "spawn_keeper", "wait_settled"]
 
 POLL_S = 0.02
 
+_keepers: dict[int, Path] = {}  # children of this process, by pid, and their pools: one that ends must be reaped
+
 
 def spawn_keeper(directory: PoolDir, spec: PoolSpec) -> int:
-    """Start the keeper in a session of its own; return its pid. It may be our child: `end` reaps it."""
+    """Start the keeper in a session of its own; return its pid. As our child it is reaped here and in `end`."""
+    _reap()
     log = str(directory.log("keeper"))
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    return os.posix_spawn(
+    pid = os.posix_spawn(
         spec.python,
         [spec.python, "-m", "sciml_kernel.pool.keeper", str(directory.path)],
         {**os.environ, MARK: spec.id},
@@ -40,6 +44,8 @@ def spawn_keeper(directory: PoolDir, spec: PoolSpec) -> int:
         setsigmask=[],
         setsigdef=[signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE],
     )
+    _keepers[pid] = directory.path
+    return pid
 
 
 def request(directory: PoolDir, command: str, *, timeout_s: float = 5.0, **fields: Any) -> dict[str, Any]:
@@ -80,12 +86,10 @@ def wait_settled(directory: PoolDir, *, generation: int, timeout_s: float, keepe
         time.sleep(POLL_S)
 
 
-def end(directory: PoolDir, *, timeout_s: float = 3.0, child: int | None = None) -> None:
-    """Stop the pool whatever is left of it: afterwards there is no process, socket or file. Idempotent.
-
-    child: pid of a keeper that we started and that may not have written who it is yet.
-    """
+def end(directory: PoolDir, *, timeout_s: float = 3.0) -> None:
+    """Stop the pool whatever is left of it: afterwards there is no process, socket or file. Idempotent."""
     if not directory.path.is_dir():
+        _reap(directory.path)
         return
     state, spec = read_json(directory.state_path) or {}, directory.read_spec()
     keeper = _keeper(state)
@@ -103,9 +107,7 @@ def end(directory: PoolDir, *, timeout_s: float = 3.0, child: int | None = None)
             _signal(keeper.pid, signal.SIGKILL)
     if spec is not None:
         clear(spec)
-    for pid in {keeper.pid if keeper is not None else child, child}:
-        if pid is not None:
-            _reap(pid)
+    _reap(directory.path)
     directory.remove()
 
 
@@ -130,12 +132,18 @@ def _signal(pid: int, number: int) -> None:
         return
 
 
-def _reap(pid: int) -> None:
-    """Take a dead keeper that is our child out of the process table."""
-    for _ in range(50):
-        try:
-            if os.waitpid(pid, os.WNOHANG)[0] == pid:
-                return
-        except ChildProcessError:
-            return
-        time.sleep(POLL_S)
+def _reap(wanted: Path | None = None) -> None:
+    """Take keepers that have ended and are our children out of the process table; wait for that of the pool `wanted`,
+    which was told to end."""
+    for pid, path in list(_keepers.items()):
+        deadline = time.monotonic() + (1.0 if path == wanted else 0.0)
+        while True:
+            try:
+                ended = os.waitpid(pid, os.WNOHANG)[0] == pid
+            except ChildProcessError:  # another process's child: this one was forked from that
+                ended = True
+            if ended:
+                _keepers.pop(pid, None)
+            if ended or time.monotonic() > deadline:
+                break
+            time.sleep(POLL_S)

@@ -21,6 +21,8 @@ from sciml_kernel.pool.spec import PoolDir, PoolSpec
 
 __all__ = ["Generation"]
 
+# IPython would make these with the mode that the rank's user has for files of his own.
+_PROFILE = [f"profile/{name}" for name in ("security", "log", "pid", "startup")]
 SUSPENDED_LIMIT_S = 1.5  # the hub would give it up, without naming a signal, after 2.2 s
 
 
@@ -40,7 +42,7 @@ class Generation:
         self._begun = time.time()
 
     def start(self) -> None:
-        for name in ("ranks", "exits", "stops", "calls", "profile/security", "profile/log", "profile/pid", "ipython"):
+        for name in ("ranks", "exits", "stops", "calls", "ipython", *_PROFILE):
             (self._place / name).mkdir(mode=0o700, parents=True, exist_ok=True)
         driver = launch.launcher(self._spec.launcher)
         variables = {

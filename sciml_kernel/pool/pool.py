@@ -75,7 +75,7 @@ class Pool(BasePool):
         for text in launch.launcher(spec.launcher).check(spec):
             warnings.warn(text, UserWarning, stacklevel=2)
         spec, directory = plan.create_directory(spec, chosen=name is not None)
-        pool, keeper = cls(directory), None
+        pool = cls(directory)
         try:
             keeper = control.spawn_keeper(directory, spec)
             health = control.wait_settled(directory, generation=1, timeout_s=timeout + 10.0, keeper=keeper)
@@ -83,11 +83,10 @@ class Pool(BasePool):
                 reason = health.reason or tail(directory.log("keeper")) or f"it is {health.state} after {timeout:g} s"
                 raise PoolStartError(f"pool {spec.name!r}: {reason}")
             pool._connect()  # ready is what the ranks say; it is true when they are reached
-        except PoolDeadError as error:
+        except BaseException as error:
             control.end(directory)
-            raise PoolStartError(str(error)) from error
-        except BaseException:
-            control.end(directory, child=keeper)
+            if isinstance(error, PoolDeadError):
+                raise PoolStartError(str(error)) from error
             raise
         return pool if keep else pool.adopt()
 

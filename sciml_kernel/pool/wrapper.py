@@ -16,10 +16,10 @@ from pathlib import Path
 from sciml_kernel.contracts import RankExit
 from sciml_kernel.pool.files import now_utc, write_json
 from sciml_kernel.pool.oom import oom_kills
-from sciml_kernel.pool.processes import die_with_parent, signal_name
+from sciml_kernel.pool.processes import RANK_TMPDIR, die_with_parent, signal_name
 from sciml_kernel.pool.spec import PoolDir
 
-__all__ = ["engine_command", "main", "rank_of_environment"]
+__all__ = ["engine_arguments", "main", "rank_of_environment"]
 
 _RANK_VARIABLES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
 _STARTUP = "import sciml_kernel.pool.probe as _probe; _probe.report(); del _probe"
@@ -33,11 +33,11 @@ def rank_of_environment() -> int:
     return -1
 
 
-def engine_command(python: str, directory: PoolDir, generation: int) -> list[str]:
-    """ipyparallel's engine. `--mpi` makes it ask the hub for the id that equals its MPI rank."""
+def engine_arguments(directory: PoolDir, generation: int) -> list[str]:
+    """Of ipyparallel's engine. `--mpi` makes it ask the hub for the id that equals its MPI rank."""
     place = directory.generation(generation)
     return [
-        python, "-m", "ipyparallel.engine", "--mpi",
+        "--mpi",
         f"--file={directory.engine_file(generation)}",
         f"--profile-dir={place / 'profile'}",
         f"--ipython-dir={place / 'ipython'}",
@@ -54,6 +54,7 @@ def main(arguments: list[str]) -> int:
         print(f"{directory.spec_path} can't be read", file=sys.stderr)
         return 2
     die_with_parent()
+    _restore_tmpdir()
     rank, kills = rank_of_environment(), oom_kills()
     child = os.fork()
     if child == 0:
@@ -62,12 +63,22 @@ def main(arguments: list[str]) -> int:
         os.dup2(log, 1)
         os.dup2(log, 2)
         os.umask(spec.umask)  # what the rank writes for its user has the user's mode, not the keeper's
-        command = engine_command(sys.executable, directory, generation)
-        os.execv(command[0], command)
+        from sciml_kernel.pool import engine_process  # only here: the wrapper stays small
+
+        engine_process.main(engine_arguments(directory, generation), rank)
     # mpiexec signals the wrapper; the engine decides what it means.
     signal.signal(signal.SIGTERM, lambda number, _frame: os.kill(child, number))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     return _wait(child, rank, directory.generation(generation), kills)
+
+
+def _restore_tmpdir() -> None:
+    """mpiexec has a temporary directory of its own (`leftovers`); the rank has that of its user."""
+    wanted = os.environ.pop(RANK_TMPDIR, None)
+    if wanted:
+        os.environ["TMPDIR"] = wanted
+    elif wanted is not None:
+        os.environ.pop("TMPDIR", None)
 
 
 def _wait(child: int, rank: int, place: Path, kills: int | None) -> int:
