@@ -9,6 +9,7 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from sciml_kernel.errors import NotFoundError, UsageError
 from sciml_kernel.jupyter import arguments
 from sciml_kernel.jupyter.arguments import HelpShown, parse
+from sciml_kernel.jupyter.rank_output import RankPrinter
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -40,12 +41,10 @@ class SciMLMagics(Magics):
             options = parse(arguments.RANKS, line)
         except HelpShown:
             return
-        printer = None if options.quiet else RankPrinter()
-        try:
-            self._find(options.pool).execute(cell, options.targets, options.timeout, printer)
-        finally:
-            if printer is not None:
-                printer.close()
+        pool = self._find(options.pool)
+        with RankPrinter(len(options.targets or ()) or pool.n) as printer:
+            shown = (None, None) if options.quiet else (printer.text, printer.display)
+            pool.execute(cell, options.targets, options.timeout, *shown)
 
     @line_magic
     def runs(self, line: str) -> Any:
@@ -131,31 +130,3 @@ class SciMLMagics(Magics):
             raise UsageError(f"%pool logs: --lines must be at least 1, got {options.lines}")
         rank = int(options.rank) if options.rank.isdigit() else options.rank
         print(self._find(options.name).logs(rank, lines=options.lines))
-
-
-class RankPrinter:
-    """Prints what ranks print, by whole lines, each with its rank: lines of two ranks never mix."""
-
-    def __init__(self) -> None:
-        self._parts: dict[int, str] = {}
-
-    def __call__(self, rank: int, stream: str, text: str) -> None:
-        begun = self._parts.get(rank, "")
-        if stream == "result":  # a line of its own
-            begun, text = begun + "\n" if begun else "", text.rstrip("\n") + "\n"
-        *lines, rest = (begun + text).split("\n")
-        self._parts[rank] = rest
-        if lines:
-            print("".join(f"[rank {rank}] {_last_state(line)}\n" for line in lines), end="", flush=True)
-
-    def close(self) -> None:
-        """Print the lines that were begun."""
-        for rank, rest in sorted(self._parts.items()):
-            if rest:
-                print(f"[rank {rank}] {_last_state(rest)}", flush=True)
-        self._parts.clear()
-
-
-def _last_state(line: str) -> str:
-    """A progress bar writes one line many times, a carriage return between: keep the last."""
-    return line.rstrip("\r").rpartition("\r")[2]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sciml_kernel.errors import PoolBusyError, PoolDeadError, PoolTaintedError, UsageError
 from sciml_kernel.pool import setups, tables
-from sciml_kernel.pool.calls import Call, Link, OnData, OnOutput
+from sciml_kernel.pool.calls import Call, Link, OnData, OnDisplay, OnOutput
 from sciml_kernel.pool.card import Card
 from sciml_kernel.pool.health import Health, describe_call
 from sciml_kernel.pool.setups import SetUp
@@ -141,17 +141,22 @@ class BasePool(ABC):
         targets: Sequence[int] | None = None,
         timeout: float | None = None,
         on_output: OnOutput | None = None,
+        on_display: OnDisplay | None = None,
     ) -> None:
         """Run a cell on ranks (default: all); its names stay there. on_output(rank, stream, text) gets output live.
 
-        stream: "stdout", "stderr" or "result" (the value of a last expression). Raises as `run` does.
+        stream: "stdout", "stderr" or "result" (the value of a last expression, or what `display` shows, as text).
+        on_display(rank, content) gets the results instead, in every form that they have: content is Jupyter's message
+        of the `kind` "execute_result", "display_data", "update_display_data" or "clear_output".
+
+        Both are called in a thread of the pool and must not wait. Raises as `run` does.
         """
         n = self.n
         wrong = [rank for rank in targets or () if not 0 <= rank < n]
         if wrong or (targets is not None and not targets):
             raise UsageError(f"targets {list(targets or ())} can't be used; write ranks from 0 to {n - 1}")
         ranks = sorted(set(targets)) if targets is not None else None
-        self._run("cell", "execute", [code], ranks=ranks, timeout=timeout, on_output=on_output)
+        self._run("cell", "execute", [code], ranks=ranks, timeout=timeout, on_output=on_output, on_display=on_display)
 
     # -- set-up cells -------------------------------------------------------------------------------------------------
 
@@ -220,6 +225,7 @@ class BasePool(ABC):
         ranks: Sequence[int] | None = None,
         timeout: float | None = None,
         on_output: OnOutput | None = None,
+        on_display: OnDisplay | None = None,
         publish: OnData | None = None,
     ) -> Call:
         with self._lock:
@@ -240,6 +246,7 @@ class BasePool(ABC):
                 hosts=hosts,
                 timeout=timeout,
                 on_output=on_output,
+                on_display=on_display,
                 publish=publish,
                 on_begun=release,
             )

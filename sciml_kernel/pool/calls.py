@@ -23,6 +23,7 @@ KEPT_CHARACTERS = 1_000_000  # of each rank's output; all of it is in logs/rank-
 
 OnOutput = Callable[[int, str, str], None]
 OnData = Callable[[int, Mapping[str, Any]], None]
+OnDisplay = Callable[[int, Mapping[str, Any]], None]  # see `BasePool.execute`
 
 
 class Owner(Protocol):
@@ -56,6 +57,7 @@ class Link(Protocol):
         on_idle: Callable[[int], None],
         on_text: OnOutput,
         on_data: OnData,
+        on_display: OnDisplay,
     ) -> None: ...
 
     def signal(self, number: int, ranks: list[int]) -> None: ...
@@ -100,12 +102,13 @@ class Call:
         hosts: Mapping[int, str],
         timeout: float | None = None,
         on_output: OnOutput | None = None,
+        on_display: OnDisplay | None = None,
         publish: OnData | None = None,
         on_begun: Callable[[], None] = lambda: None,
     ) -> None:
         self.name, self.ranks, self.since_utc = name, ranks, now_utc()
         self._owner, self._link, self._hosts = owner, link, hosts
-        self._timeout, self._on_output, self._publish = timeout, on_output, publish
+        self._timeout, self._on_output, self._on_display, self._publish = timeout, on_output, on_display, publish
         self._changed = threading.Condition()
         self._replies: dict[int, Any] = {}  # by rank, in the order of arrival
         self._idle: set[int] = set()
@@ -135,6 +138,7 @@ class Call:
                 on_idle=self._take_idle,
                 on_text=self._take_text,
                 on_data=self._take_data,
+                on_display=self._take_display,
             )
 
     # -- what the caller asks -----------------------------------------------------------------------------------------
@@ -207,6 +211,16 @@ class Call:
             self._text[rank].add(text)
         if self._on_output is not None:
             self._on_output(rank, stream, text)
+
+    def _take_display(self, rank: int, content: Mapping[str, Any]) -> None:
+        text = str(content.get("data", {}).get("text/plain", "")) + "\n"
+        if self._on_display is None:
+            if content["kind"] in ("execute_result", "display_data"):
+                self._take_text(rank, "result", text)
+            return
+        with self._changed:
+            self._text[rank].add(text)
+        self._on_display(rank, content)
 
     def _take_data(self, rank: int, data: Mapping[str, Any]) -> None:
         self._data[rank] = data

@@ -25,6 +25,8 @@ _HEAR_S = 3.0  # to hear a rank's output channel; without it calls still work, o
 _RETRY_S = 0.25
 _REPORT_S = 0.5  # for the controller's message on a rank that came in the same moment
 
+_SHOWN = ("execute_result", "display_data", "update_display_data", "clear_output")
+
 # What is called on the rank, as names: no code crosses the wire.
 _RANK_MODULE = "__import__('sciml_kernel.pool.rank', fromlist=['call'])"
 
@@ -95,6 +97,7 @@ class Connection:
         on_idle: Callable[[int], None],
         on_text: Callable[[int, str, str], None],
         on_data: Callable[[int, Mapping[str, Any]], None],
+        on_display: Callable[[int, Mapping[str, Any]], None],
     ) -> None:
         """Call `pool.rank.<function>(*arguments)` on one rank. The callbacks run in the client's own thread.
 
@@ -103,10 +106,11 @@ class Connection:
 
         def on_published(message: Mapping[str, Any]) -> None:
             content, kind = message["content"], message["header"]["msg_type"]
+            self._forget_output(message)
             if kind == "stream":
                 on_text(rank, content["name"], content["text"])
-            elif kind in ("execute_result", "display_data"):
-                on_text(rank, "result", content["data"].get("text/plain", "") + "\n")
+            elif kind in _SHOWN:
+                on_display(rank, {"kind": kind, **content})
             elif kind == "data_message":
                 on_data(rank, deserialize_object(list(message["buffers"]))[0])
 
@@ -116,6 +120,12 @@ class Connection:
             future.output.add_done_callback(lambda _done: on_idle(rank))
 
         self._request(rank, f"{_RANK_MODULE}.{function}", arguments, hook)
+
+    def _forget_output(self, message: Mapping[str, Any]) -> None:
+        """The client would keep all that a rank prints until its call ends, and copy it for every further line."""
+        kept = self.client.metadata.get(message["parent_header"]["msg_id"])
+        if kept is not None:
+            kept.update(stdout="", stderr="", outputs=[], data={}, execute_result=None)
 
     def hear(self) -> None:
         """Return when the output of every rank arrives here. A subscription takes a moment to reach the ranks, and what

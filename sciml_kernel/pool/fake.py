@@ -68,6 +68,7 @@ class _ThreadLink:
         on_idle: Callable[[int], None],
         on_text: Callable[[int, str, str], None],
         on_data: Callable[[int, Mapping[str, Any]], None],
+        on_display: Callable[[int, Mapping[str, Any]], None],
     ) -> None:
         def work() -> None:
             _thread.link = self

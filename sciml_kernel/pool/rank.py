@@ -9,6 +9,7 @@ import json
 import os
 import threading
 import traceback
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -85,6 +86,7 @@ def execute(code: str) -> str:
     from ipyparallel.engine.app import IPEngine
 
     shell = IPEngine.instance().kernel.shell
+    shell.history_manager.outputs = _Nothing(list)
 
     def work() -> None:
         # The caller shows the failure once, with its rank; IPython would print it on each rank as well.
@@ -98,6 +100,16 @@ def execute(code: str) -> str:
             raise error
 
     return run_guarded(work, "cell")
+
+
+class _Nothing(defaultdict[int, list[Any]]):
+    """Keeps nothing. IPython would keep all output of all cells in memory; the rank's log has it."""
+
+    def __missing__(self, key: int) -> list[Any]:
+        return []
+
+    def setdefault(self, key: int, default: Any = None) -> Any:
+        return []
 
 
 def run_guarded(work: Callable[[], Any], name: str) -> str:

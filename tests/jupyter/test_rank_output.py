@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from sciml_kernel.jupyter.magics import RankPrinter
+from sciml_kernel.jupyter.rank_output import RankPrinter
 
 
 def test_lines_of_two_ranks_never_mix(capsys: pytest.CaptureFixture[str]) -> None:
-    printer = RankPrinter()
+    printer = RankPrinter(2)
     for rank, stream, text in [
         (0, "stdout", "one "),
         (1, "stdout", "other\nsecond"),
@@ -17,13 +17,14 @@ def test_lines_of_two_ranks_never_mix(capsys: pytest.CaptureFixture[str]) -> Non
         (0, "stdout", "10%\r50%\r100%\n"),
         (0, "stderr", "no end"),
     ]:
-        printer(rank, stream, text)
+        printer.text(rank, stream, text)
     printer.close()
-    assert capsys.readouterr().out.splitlines() == [
+    printed = capsys.readouterr()
+    assert printed.out.splitlines() == [
         "[rank 1] other",
         "[rank 0] one line",
         "[rank 1] second",
         "[rank 1] 42",
         "[rank 0] 100%",
-        "[rank 0] no end",
     ]
+    assert printed.err == "[rank 0] no end\n"
