@@ -16,7 +16,7 @@ import pytest
 
 from sciml_kernel import records
 from sciml_kernel.batch import run_notebook
-from sciml_kernel.batch.parameters import from_pairs
+from sciml_kernel.batch.parameter_files import from_pairs
 from sciml_kernel.batch.progress import Lines
 from sciml_kernel.errors import EnvironmentNotFitError, NotFoundError, ParameterError, UsageError
 from sciml_kernel.records import Record
@@ -297,7 +297,8 @@ def test_a_pool_of_the_notebook_ends_with_it_even_when_it_was_to_be_kept(kernel:
         )
         record = run_notebook(notebook, n_ranks=2)
         assert record.read()["ranks"] == 2
-        assert {"[rank 0] hello", "[rank 1] hello"} <= set(outputs(record).splitlines())
+        said = set(outputs(record).splitlines())  # once, if both said it at the same moment
+        assert "[ranks 0-1] hello" in said or {"[rank 0] hello", "[rank 1] hello"} <= said
         assert list(Pool.list()["name"]) == ["mine"]
         assert mine.state == "ready"
     finally:

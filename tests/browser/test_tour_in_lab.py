@@ -16,7 +16,7 @@ from .conftest import Browser, Lab, names, processes_of, until
 
 TOUR = Path(__file__).parents[2] / "notebooks" / "00_tour.ipynb"
 # Small, yet long enough for a figure that is redrawn every 3 s at most to be redrawn twice.
-SMALL = {"n_sims": 96, "epochs": 24, "batch_size": 16}
+SMALL = {"n_sims": 96, "epochs": 80, "batch_size": 16}
 RUN_MENU = '.lm-MenuBar-item:has-text("Run")'
 RUN_ALL = '.lm-Menu-item[data-command="runmenu:run-all"]'
 INDICATOR = ".jp-NotebookPanel:not(.lm-mod-hidden) .jp-Notebook-ExecutionIndicator"
