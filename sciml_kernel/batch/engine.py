@@ -21,8 +21,8 @@ from papermill.engines import NBClientEngine, NotebookExecutionManager, papermil
 from papermill.translators import PythonTranslator, papermill_translators
 
 from sciml_kernel.batch.ending import Ending
+from sciml_kernel.batch.literals import as_json, as_source
 from sciml_kernel.batch.outputs import Streams, write_notebook
-from sciml_kernel.batch.parameters import as_json, as_source
 from sciml_kernel.batch.progress import Progress
 from sciml_kernel.pool.processes import ProcessId
 

@@ -15,7 +15,8 @@ from typing import Any
 from sciml_kernel import records
 from sciml_kernel.batch import children, outputs, source
 from sciml_kernel.batch.ending import GRACE_S, Ending
-from sciml_kernel.batch.parameters import as_json, resolve
+from sciml_kernel.batch.literals import as_json, as_source
+from sciml_kernel.batch.parameters import resolve
 from sciml_kernel.batch.progress import Progress, Quiet
 from sciml_kernel.config.digest import canonical_json
 from sciml_kernel.contracts import PARENT_VARIABLE
@@ -48,6 +49,8 @@ class Plan:
                 "notebook": self.source.path.name,
                 "notebook_sha256": self.source.sha256,
                 "parameters": as_json(dict(self.parameters)),
+                # JSON has no tuples, dates or keys that are numbers: this makes the same values again.
+                "parameters_python": {name: as_source(value) for name, value in self.parameters.items()},
             }
         )
 

@@ -21,6 +21,7 @@ _EXIT_CODES = {"completed": 0, "failed": 1, "interrupted": 130, "timeout": 124, 
 @click.option("--name", help="Name in the run's id; the notebook's by default.")
 @click.option("--timeout", type=float, help="Seconds for the whole run.")
 @click.option("--cell-timeout", type=float, help="Seconds for each cell.")
+@click.option("--help-notebook", is_flag=True, help="List the notebook's parameters.")
 @click.option("--dry-run", is_flag=True, help="Print what would be run.")
 @click.option("--quiet", is_flag=True, help="Print the record's path only.")
 @json_option
@@ -32,6 +33,7 @@ def batch(
     name: str | None,
     timeout: float | None,
     cell_timeout: float | None,
+    help_notebook: bool,
     dry_run: bool,
     quiet: bool,
     as_json: bool,
@@ -40,10 +42,14 @@ def batch(
 
     Its relative paths are relative to the current directory. A pool that it starts ends with it.
     """
-    from sciml_kernel.batch import plan, run_notebook
-    from sciml_kernel.batch.parameters import from_pairs, read_file
+    from sciml_kernel.batch import plan, run_notebook, source
+    from sciml_kernel.batch.parameter_files import from_pairs, read_file
+    from sciml_kernel.batch.parameters import describe
     from sciml_kernel.batch.progress import Lines, Quiet
 
+    if help_notebook:
+        click.echo(describe(source.read(notebook).node.cells))
+        return 0
     given = {**(read_file(file) if file else {}), **from_pairs(pairs)}
     if dry_run:
         click.echo(plan(notebook, given, name=name, n_ranks=n_ranks).describe())

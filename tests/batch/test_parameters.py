@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sciml_kernel.batch.parameters import as_source, declared, from_pairs, read_file, resolve
+from sciml_kernel.batch.literals import as_source
+from sciml_kernel.batch.parameter_files import from_pairs, read_file
+from sciml_kernel.batch.parameters import declared, resolve
 from sciml_kernel.errors import ParameterError
 
 SOURCE = """
@@ -147,7 +149,8 @@ def test_defaults_that_are_literals_are_among_all_values() -> None:
     assert typed == {"epochs": 2}
     assert everything["epochs"] == 2
     assert everything["sizes"] == (8, 16)
-    assert "day" not in everything  # its default is a call: not run here
+    assert everything["day"] == datetime.date(2026, 1, 1)  # made as it is written: a class of datetime's
+    assert "when" not in resolve(cells("when = now()"), {})[1]  # not run here
 
 
 def test_yaml_gives_a_text_parameter_what_is_written(tmp_path: Path) -> None:
