@@ -5,6 +5,8 @@
 `extension`    `%load_ext sciml_kernel`
 `magics`       `%pool`, `%%ranks`, `%runs`
 `arguments`    options of magics: a wrong one is a UsageError, not an exit
+`rank_output`  what `%%ranks` prints and shows; `rank_screen`: bars and other lines that are redrawn
+`help`         banner, completion and `?` of the magics
 `display`      live figures as IPython display handles
 `ownership`    which pools end with this kernel
 `lab`          `sciml lab`

@@ -6,10 +6,14 @@
     `mpi`         which mpiexec
     `owner`       which pools end with this process, and with which Jupyter kernel
     `keeper`      one small process a pool: owns controller and mpiexec; `generation` is one engine set of it
-    `wrapper`     parent of each rank's engine: knows how it ended
+    `wrapper`     parent of each rank's engine: knows how it ended; `oom` whether memory ran out
+    `engine_process`  what it forks: ipyparallel's engine and its nanny
+    `setups`      cells that each engine set runs before it counts as ready
+    `leftovers`   what MPI leaves outside of the pool's directory when it is killed
     `probe`       what a rank says of itself at start; `rank` runs a call on a rank
     `health`      the measured state; `control` talks to the keeper
     `card`        a pool as one sees it, in text and HTML; `tables` and `frames`: pools and ranks as tables
+    `connection`  ipyparallel's client; `base`: what every pool does with a call
     `calls`       one call on all ranks, seen from the notebook
     `fake`        `FakePool`: the same in one process, for tests
 
