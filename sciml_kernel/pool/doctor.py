@@ -20,7 +20,7 @@ from sciml_kernel.errors import SciMLError
 from sciml_kernel.pool.doctor_base import SETUP, Check, Seen, ask, fail, library_in, ok, run, version_in, warn
 from sciml_kernel.pool.doctor_machine import kernelspec, locking, machine, ports, state_folder
 from sciml_kernel.pool.files import read_json
-from sciml_kernel.pool.launch_local import LocalLauncher
+from sciml_kernel.pool.launch_local import LocalLauncher, forker
 from sciml_kernel.pool.mpi import find_mpi
 from sciml_kernel.pool.spec import PoolSpec
 
@@ -92,6 +92,12 @@ def _mpiexec(seen: Seen) -> Iterator[Check]:
         yield warn("mpiexec", f"{found}: whose it is can't be told", "see what the check 'mpi ranks' says")
     else:
         yield ok("mpiexec", found)
+    if seen.mpi.vendor == "mpich" and forker(seen.mpi.mpiexec) is None:
+        yield warn(
+            "mpi port",
+            f"no mpiexec.gforker beside {seen.mpi.mpiexec}: Hydra is used, whose control port is open to the network",
+            f"on a machine that you share, use an MPI that has one: {SETUP}",
+        )
 
 
 _MPI4PY = """

@@ -8,7 +8,7 @@ from pathlib import Path
 from sciml_kernel.errors import UsageError
 from sciml_kernel.pool.spec import PoolSpec
 
-__all__ = ["LocalLauncher"]
+__all__ = ["LocalLauncher", "forker"]
 
 MOST_RANKS_PER_CORE = 8
 
@@ -18,6 +18,13 @@ SHARED_MEMORY_ONLY = {
     "mpich": {"UCX_TLS": "self,sm", "FI_TCP_IFACE": "lo", "FI_SOCKETS_IFACE": "lo"},
     "openmpi": {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,vader"},
 }
+
+
+def forker(mpiexec: str) -> Path | None:
+    """MPICH's launcher for one machine, if it is there. Hydra's control port is open to the network and has no setting
+    for that; this one has no port."""
+    path = Path(mpiexec).with_name("mpiexec.gforker")
+    return path if path.exists() else None
 
 
 class LocalLauncher:
@@ -45,9 +52,8 @@ class LocalLauncher:
 
     def command(self, spec: PoolSpec, wrapper: list[str]) -> list[str]:
         if spec.mpi_vendor == "mpich":
-            forker = Path(spec.mpiexec).with_name("mpiexec.gforker")
-            if forker.exists():  # Hydra's control port is open to the network and has no setting; this one has no port
-                return [str(forker), "-n", str(spec.n), *wrapper]
+            if (found := forker(spec.mpiexec)) is not None:
+                return [str(found), "-n", str(spec.n), *wrapper]
             # Named explicitly, because inside a batch job Hydra would go to the job's nodes.
             return [spec.mpiexec, "-launcher", "fork", "-hosts", "localhost", "-n", str(spec.n), *wrapper]
         if spec.mpi_vendor == "openmpi":

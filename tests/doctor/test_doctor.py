@@ -90,6 +90,16 @@ def test_an_mpiexec_of_another_mpi_fails(some, tmp_path: Path) -> None:
 
 
 @pytest.mark.mpi
+@pytest.mark.parametrize("there", [True, False])
+def test_an_mpich_without_its_launcher_that_opens_no_port_is_a_warning(there: bool, some, tmp_path: Path) -> None:
+    script = Path(fake_mpiexec(tmp_path, "HYDRA build details:\n    Version:    5.0.2"))
+    if there:
+        shutil.copy(script, script.with_name("mpiexec.gforker"))
+    found = some("_mpiexec", prefix=environment(tmp_path, str(script)))
+    assert found["mpiexec"].result == "ok"
+    assert [found[name].result for name in found if name == "mpi port"] == ([] if there else ["warn"])
+
+
 def test_an_mpiexec_that_hides_whose_it_is_is_found_out_by_its_ranks(some, tmp_path: Path) -> None:
     prefix = environment(tmp_path, fake_mpiexec(tmp_path, "site launcher 1.0"))
     found = some("_mpiexec", "_mpi_library", "_mpi_ranks", prefix=prefix)
