@@ -19,6 +19,7 @@ GRACE_S = 0.7  # what the other ranks have, after one failed, to end by themselv
 INTERRUPT_GRACE_S = 1.0  # the same after a time limit
 HEALTH_S = 0.2
 OWED_S = 0.02
+QUIET_S = 2.0  # after the answers: as long without output, though more is due, and it counts as lost
 KEPT_CHARACTERS = 1_000_000  # of each rank's output; all of it is in logs/rank-<r>.log
 
 OnOutput = Callable[[int, str, str], None]
@@ -112,6 +113,7 @@ class Call:
         self._changed = threading.Condition()
         self._replies: dict[int, Any] = {}  # by rank, in the order of arrival
         self._idle: set[int] = set()
+        self._arrived, self._enough = 0, False  # pieces of output; whether the rest of it is not waited for
         self._text = {rank: RankOutput() for rank in ranks}
         self._data: dict[int, Mapping[str, Any]] = {}
         self._owed: set[int] = set()  # ranks that an interrupt has not reached yet
@@ -161,10 +163,13 @@ class Call:
     def interrupt(self) -> None:
         """Send SIGINT once to each rank that has not answered, rank by rank; `wait` for the answers.
 
-        A rank that has not begun yet would ignore it: it gets it as soon as it has.
+        A rank that has not begun yet would ignore it: it gets it as soon as it has. Where all have answered, what they
+        printed and is still under way is not waited for any more.
         """
         with self._changed:
             self._owed = {rank for rank in self.ranks if rank not in self._replies}
+            self._enough = not self._owed  # only output is still awaited
+            self._changed.notify_all()
         self._deliver_interrupt()
 
     def _deliver_interrupt(self) -> None:
@@ -209,6 +214,7 @@ class Call:
     def _take_text(self, rank: int, stream: str, text: str) -> None:
         with self._changed:
             self._text[rank].add(text)
+            self._arrived += 1
         if self._on_output is not None:
             self._on_output(rank, stream, text)
 
@@ -220,6 +226,7 @@ class Call:
             return
         with self._changed:
             self._text[rank].add(text)
+            self._arrived += 1
         self._on_display(rank, content)
 
     def _take_data(self, rank: int, data: Mapping[str, Any]) -> None:
@@ -234,12 +241,20 @@ class Call:
             self._send(function, arguments)
             self._error = self._outcome()
             if isinstance(self._error, RemoteError | None):
-                self._wait_until(lambda: len(self._idle) >= len(self._replies), 2.0)  # the last lines
+                self._take_last_lines()
         except BaseException as error:
             self._error = error
         finally:
             self._on_begun()
             self._over.set()
+
+    def _take_last_lines(self) -> None:
+        """A rank's answer overtakes what it printed: take all of that, unless none comes though more is due."""
+        arrived = -1
+        while arrived != self._arrived:
+            arrived = self._arrived
+            if self._wait_until(lambda: self._enough or len(self._idle) >= len(self._replies), QUIET_S):
+                return
 
     def _outcome(self) -> BaseException | None:
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
