@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,7 +21,7 @@ from unittest import mock
 
 import pytest
 
-from sciml_kernel.errors import PoolDeadError, PoolStartError, RemoteError, SciMLError
+from sciml_kernel.errors import PoolDeadError, PoolStartError, RecordError, RemoteError, SciMLError
 from sciml_kernel.pool import FakePool, Pool
 from sciml_kernel.pool.files import read_json
 from sciml_kernel.pool.leftovers import own_tmp
@@ -374,11 +376,8 @@ def _parent(pid: int) -> int:
 
 def plain(text: str) -> str:
     """Without what differs from run to run: pids, host, directories."""
-    import re
-    import socket
-
     text = re.sub(r"pid \d+", "pid P", text.replace(socket.gethostname(), "HOST"))
-    return re.sub(r"/\S+/(fault-\w+|state\w*|tmp\w*)/", ".../", text)
+    return re.sub(r"/\S+/(fault-\w+|state[\w-]*|tmp\w*)/", ".../", text)
 
 
 @contextmanager
@@ -393,11 +392,21 @@ def _client(code: str) -> Iterator[Any]:
 
 
 def _only_whole_checkpoints(directory: Path) -> None:
-    """What has the name of a checkpoint is one, with the hash that it was written with."""
+    """What has the name of a checkpoint is one, with the hash that it was written with.
+
+    Where only the client was killed the training goes on meanwhile: newer ones appear and the oldest are deleted.
+    """
     from sciml_kernel.engine.checkpoint import newest, read
 
+    steps = []
+    for path in sorted(directory.glob("step-*.npz")):
+        try:
+            steps.append(read(path).position.step)
+        except RecordError:
+            if path.exists():
+                raise
     passed_over: list[str] = []
     snapshot = newest(directory, say=passed_over.append)
     assert passed_over == []
-    for path in directory.glob("step-*.npz"):
-        assert read(path).position.step <= snapshot.position.step
+    assert steps
+    assert max(steps) <= snapshot.position.step
