@@ -6,6 +6,7 @@
 `magics`       `%pool`, `%%ranks`, `%runs`
 `arguments`    options of magics: a wrong one is a UsageError, not an exit
 `rank_output`  what `%%ranks` prints and shows; `rank_screen`: bars and other lines that are redrawn
+`tracebacks`   how an error looks in a cell
 `help`         banner, completion and `?` of the magics
 `display`      live figures as IPython display handles
 `ownership`    which pools end with this kernel

@@ -87,6 +87,13 @@ def _ranks_parser() -> Arguments:
     parser.add_argument("-t", "--targets", type=_ranks, default=None, help="ranks, such as 0,2; all by default")
     parser.add_argument("--timeout", type=float, default=None, help="seconds until the call is ended everywhere")
     parser.add_argument("--quiet", action="store_true", help="show no output; errors are shown")
+    parser.add_argument(
+        "--set-up",
+        nargs="?",
+        const="",
+        metavar="NAME",
+        help="run it again on every new set of ranks; a later cell of this name takes its place",
+    )
     parser.add_argument("--pool", default=None, help="name of the pool; the one in use by default")
     return parser
 

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from sciml_kernel.jupyter import display, help, ownership
+from sciml_kernel.jupyter import display, help, ownership, tracebacks
 from sciml_kernel.jupyter.magics import SciMLMagics
 
 __all__ = ["load"]
 
 
 def load(shell: Any) -> None:
-    """Add the magics to an IPython shell, show live figures in its cells, and in a Jupyter kernel tie the pools to it.
+    """Add the magics to an IPython shell, show live figures and short errors in its cells, tie a kernel's pools to it.
 
     In IPython at a terminal the normal end of the process stops its pools. Loading it twice is no harm.
     """
     shell.register_magics(SciMLMagics)
     help.add(shell)
     display.register()
+    tracebacks.add(shell)
     kernel = getattr(shell, "kernel", None)
     if kernel is not None:
         ownership.tie(kernel)

@@ -36,15 +36,22 @@ class SciMLMagics(Magics):
 
     @cell_magic
     def ranks(self, line: str, cell: str) -> None:
-        """%%ranks [-t 0,2] [--timeout S] [--quiet]: run the cell on the ranks; a rank that fails, fails the cell."""
+        """%%ranks [-t 0,2] [--timeout S] [--quiet] [--set-up[=NAME]]: run the cell on the ranks; one that fails, fails
+        the cell."""
         try:
             options = parse(arguments.RANKS, line)
         except HelpShown:
             return
+        if options.set_up is not None and options.targets is not None:
+            raise UsageError("%%ranks: a set-up cell runs on all ranks, new ones too; leave out -t or --set-up")
         pool = self._find(options.pool)
         with RankPrinter(len(options.targets or ()) or pool.n) as printer:
-            shown = (None, None) if options.quiet else (printer.text, printer.display)
-            pool.execute(cell, options.targets, options.timeout, *shown)
+            text, display = (None, None) if options.quiet else (printer.text, printer.display)
+            if options.set_up is None:
+                pool.execute(cell, options.targets, options.timeout, text, display)
+            else:
+                name = options.set_up or None
+                pool.set_up(cell, name=name, timeout=options.timeout, on_output=text, on_display=display)
 
     @line_magic
     def runs(self, line: str) -> Any:

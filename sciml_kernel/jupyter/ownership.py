@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Any
 
 from sciml_kernel.errors import SciMLError
+from sciml_kernel.jupyter.tracebacks import shorten
 from sciml_kernel.pool import owner
 
 __all__ = ["KernelRestart", "stop_owned", "take_over", "tie"]
@@ -67,7 +68,9 @@ def _tell_restart_from_interrupt(kernel: Any, restarts: threading.Event) -> None
     def on_interrupt(number: int, frame: Any) -> None:
         if restarts.wait(RESTART_WAIT_S):
             raise KernelRestart("the kernel restarts")
-        signal.default_int_handler(number, frame)
+        error = KeyboardInterrupt()
+        shorten(kernel.shell, error)
+        raise error
 
     def pre_handler_hook() -> None:
         plain()

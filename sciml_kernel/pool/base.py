@@ -167,6 +167,7 @@ class BasePool(ABC):
         name: str | None = None,
         timeout: float | None = None,
         on_output: OnOutput | None = None,
+        on_display: OnDisplay | None = None,
     ) -> None:
         """Run a cell on all ranks now, and again on every engine set that takes the place of this one.
 
@@ -177,7 +178,7 @@ class BasePool(ABC):
         """
         while True:
             generation, begin = self._wait_ready().generation, time.monotonic()
-            self.execute(code, timeout=timeout, on_output=on_output)
+            self.execute(code, timeout=timeout, on_output=on_output, on_display=on_display)
             cell = SetUp(code, name, round(time.monotonic() - begin, 3))
             self._write_set_ups(setups.added(self._read_set_ups(), cell))
             if self.measure().generation == generation:  # else the new set may have started without it
@@ -258,7 +259,7 @@ class BasePool(ABC):
         earlier = self._call
         try:
             return self._begin(name, function, arguments, **options).result()
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
             call = self._call
             if call is not None and call is not earlier and not call.done():
                 try:
@@ -268,6 +269,8 @@ class BasePool(ABC):
                     answered = call.wait(0.0)
                 if not answered:
                     call.abort(f"{call.name} did not answer an interrupt")
+                how = "stopped" if answered else "did not answer: new ranks take their place"
+                error.add_note(f"rank {', '.join(map(str, call.ranks))} {how}; pool {self.name!r} is {self.state}")
             raise
 
     def _wait_ready(self) -> Health:

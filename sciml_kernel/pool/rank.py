@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 import traceback
 from collections import defaultdict
@@ -24,7 +25,12 @@ __all__ = ["RankInfo", "call", "call_object", "execute", "rank_info", "run_guard
 
 
 _HOROVOD_IS_OVER = "Horovod has been shut down"  # its own words, in a cell too: no call in this process works any more
-_OUR_FRAMES = (__file__, "/IPython/core/interactiveshell.py", "/sciml_kernel/pool/fake.py")
+_OUR_FRAMES = (
+    __file__,
+    "/IPython/core/interactiveshell.py",
+    "/IPython/core/compilerop.py",
+    "/sciml_kernel/pool/fake.py",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +141,14 @@ def _failure(error: BaseException) -> dict[str, Any]:
     while frames is not None and frames.tb_frame.f_code.co_filename.endswith(_OUR_FRAMES):
         frames = frames.tb_next  # begin where the user's code does
     text = "".join(traceback.format_exception(type(error), error, frames))
+    # ipykernel names the code of a cell by a hash; a file of that name does not exist.
+    text = re.sub(rf'File "[^"]*/ipykernel_{os.getpid()}/\d+\.py", line', "Cell, line", text)
     code = error.exit_code if isinstance(error, SciMLError) else 130 if isinstance(error, KeyboardInterrupt) else 1
     step = getattr(error, "step", None)
     return {
         "ok": False,
         "type": type(error).__name__,
-        "message": str(error),
+        "message": f"{error.msg} (line {error.lineno})" if isinstance(error, SyntaxError) else str(error),
         "traceback": text,
         "step": step if isinstance(step, int) else None,
         "exit_code": code,
