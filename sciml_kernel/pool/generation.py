@@ -152,11 +152,12 @@ class Generation:
             return _ended(ended[0])
         if self._mpiexec is not None and self._mpiexec.poll() is not None:
             return f"mpiexec ended with {_code(self._mpiexec.returncode)}"
+        # Helpers first: they end with a killed controller, and between two looks it would seem that only they did.
+        lost = next((helper for helper in self._helpers if not helper.alive()), None)
         if self._controller is not None and self._controller.poll() is not None:
             return f"the controller (pid {self._controller.pid}) ended with {_code(self._controller.returncode)}"
-        for helper in self._helpers:
-            if not helper.alive():
-                return f"a scheduler of the controller (pid {helper.pid}) ended"
+        if lost is not None:
+            return f"a scheduler of the controller (pid {lost.pid}) ended"
         return self._suspended()
 
     def _suspended(self) -> str:
