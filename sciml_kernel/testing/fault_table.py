@@ -90,7 +90,7 @@ def _machine() -> dict[str, Any]:
     return {
         "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         "cores": len(os.sched_getaffinity(0)),
-        "system": f"Linux {platform.release()}, {platform.machine()}",
+        "system": f"Linux {'.'.join(platform.release().split('.')[:2])}, {platform.machine()}",
         "load": round(os.getloadavg()[1], 1),
         "versions": versions,
     }
@@ -111,10 +111,11 @@ def table(found: dict[str, Any]) -> str:
         "or `state` says `dead`. Then `restart()` gives the same number of ranks with rank == id, or `stop()`, called",
         "twice, leaves no process, directory, shared memory or session directory.",
         "",
-        f"Measured {facts['date']} on {facts['cores']} cores ({facts['system']}), 5-minute load {facts['load']}: "
+        f"Measured {facts['date']} on {facts['cores']} cores ({facts['system']}), 5-minute load {facts['load']}:",
         f"{versions}. Single tries.",
         "",
-        "Owed: " + ", ".join(f"{FAULTS[fault]} {limit:g} s" for fault, limit in LIMITS_S.items()),
+        "Owed:",
+        ",\n".join(f"{FAULTS[fault]} {limit:g} s" for fault, limit in LIMITS_S.items()),
         f"(at start the ranks get one more try, which takes as long as a start); `stop()` {STOP_LIMIT_S:g} s.",
     ]
     for world, words in WORLDS.items():
