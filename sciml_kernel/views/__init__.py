@@ -7,6 +7,7 @@ fields.py     `density_slice`: a slab of a universe
 spectra.py    `power_spectra`: measured P(k) against linear theory
 compare.py    `predicted_against_true`: the network's answers, with ridge regression and predict-the-mean beside them
 table.py      `error_table`: the same as numbers
+durations.py  `durations`: what something took, beside what is owed
 quicklook.py  `quicklook`: interactive slices of a data set larger than memory
 shown.py      outputs that are replaced in place: what live views have in common
 progress.py   `ProgressLines`: how far long work is
@@ -24,6 +25,7 @@ import lazy_loader
 
 if TYPE_CHECKING:
     from sciml_kernel.views.compare import predicted_against_true
+    from sciml_kernel.views.durations import durations
     from sciml_kernel.views.fields import density_slice
     from sciml_kernel.views.live import LivePlot
     from sciml_kernel.views.plot import Plot
@@ -41,6 +43,7 @@ __all__ = [
     "ProgressLines",
     "Quicklook",
     "density_slice",
+    "durations",
     "error_table",
     "power_spectra",
     "predicted_against_true",
@@ -53,6 +56,7 @@ __getattr__, __dir__, _ = lazy_loader.attach(
     __name__,
     submod_attrs={
         "compare": ["predicted_against_true"],
+        "durations": ["durations"],
         "fields": ["density_slice"],
         "live": ["LivePlot"],
         "plot": ["Plot"],

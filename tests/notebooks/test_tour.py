@@ -1,17 +1,14 @@
-"""The tour: the notebook of the first steps, as it lies there and as it runs."""
+"""The tour: the notebook of the first steps, as it runs."""
 
 from __future__ import annotations
 
-import ast
 import base64
 import hashlib
 import json
 import os
 import re
 from pathlib import Path
-from typing import Any
 
-import jupytext
 import nbformat
 import numpy as np
 import psutil
@@ -23,61 +20,9 @@ from sciml_kernel.session import Run
 from sciml_kernel.testing.notebooks import kernel_path
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-IPYNB, PY = NOTEBOOKS / "00_tour.ipynb", NOTEBOOKS / "00_tour.py"
+IPYNB = NOTEBOOKS / "00_tour.ipynb"
 PARAMETERS = ("omega_m", "sigma_8", "n_s")
 N_SIMS, N_HELD_OUT, GRID, EPOCHS = 32, 6, 16, 2  # a fifth of 32 simulations is 6.4: 6
-
-
-@pytest.fixture(scope="module")
-def notebook() -> Any:
-    return nbformat.read(IPYNB, as_version=4)
-
-
-def code(notebook: Any) -> list[str]:
-    return [cell.source for cell in notebook.cells if cell.cell_type == "code"]
-
-
-def test_both_files_of_the_pair_say_the_same(notebook: Any) -> None:
-    nbformat.validate(notebook)
-    pair = jupytext.read(PY)
-    of = [
-        [(cell.cell_type, cell.source, cell.metadata.get("tags", [])) for cell in nb.cells] for nb in (notebook, pair)
-    ]
-    assert of[0] == of[1]
-    assert notebook.metadata.kernelspec.name == pair.metadata.kernelspec.name == "sciml"
-
-
-def test_outputs_are_stripped(notebook: Any) -> None:
-    for cell in notebook.cells:
-        if cell.cell_type == "code":
-            assert cell.outputs == []
-            assert cell.execution_count is None
-
-
-def test_every_parameter_is_an_annotated_literal_with_a_word_on_it(notebook: Any) -> None:
-    (cell,) = [cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", [])]
-    types = {"int": int, "float": float, "str": str, "bool": bool}
-    for line, statement in zip(cell.source.splitlines(), ast.parse(cell.source).body, strict=True):
-        assert isinstance(statement, ast.AnnAssign), line
-        assert isinstance(statement.annotation, ast.Name), line
-        assert statement.value is not None, line
-        assert type(ast.literal_eval(statement.value)) is types[statement.annotation.id], line
-        assert "  # " in line
-    first = next(cell for cell in notebook.cells if cell.cell_type == "code")
-    assert first is cell
-
-
-def test_it_holds_no_path_no_job_and_no_program_of_its_own(notebook: Any) -> None:
-    for source in code(notebook):
-        tree = ast.parse(source)
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                assert not re.search(r"^[/~]|\.\./|^[A-Z]:\\", node.value), f"a path: {node.value!r}"
-            if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
-                assert node.end_lineno is not None
-                assert node.end_lineno - node.lineno < 10, f"{node.name} belongs into the package"
-        assert "import os" not in source
-        assert not re.search(r"job_?id|SLURM|\b\d{8}T\d{6}Z\b", source)
 
 
 def processes_of(home: str) -> list[str]:
@@ -138,7 +83,7 @@ def test_the_tour_runs_from_nothing_to_a_trained_network(tmp_path: Path, monkeyp
     content = record.read()
     assert content["status"] == "completed", content["error"]
     assert {cell["status"] for cell in content["cells"]} == {"completed"}
-    n_code = len(code(nbformat.read(IPYNB, as_version=4)))
+    n_code = sum(cell.cell_type == "code" for cell in nbformat.read(IPYNB, as_version=4).cells)
     assert len(content["cells"]) == n_code + 1  # and the injected parameters
     config = (record.path / "config.json").read_bytes()
     assert content["digest"] == hashlib.sha256(config).hexdigest()
