@@ -22,7 +22,7 @@ from sciml_kernel.pool.spec import PoolDir
 __all__ = ["Connection", "RanksMissingError"]
 
 _HEAR_S = 3.0  # to hear a rank's output channel; without it calls still work, only their output may be late
-_RETRY_S = 0.25
+_FIRST_RETRY_S, _LAST_RETRY_S = 0.05, 0.5
 _REPORT_S = 0.5  # for the controller's message on a rank that came in the same moment
 
 _SHOWN = ("execute_result", "display_data", "update_display_data", "clear_output")
@@ -137,16 +137,18 @@ class Connection:
         deadline = time.monotonic() + _HEAR_S
         waiting = set(range(self.n)) if not self._heard else set()
         self._heard = True
+        patience = _FIRST_RETRY_S
         while waiting and time.monotonic() < deadline:
             asked: list[tuple[int, Any]] = []
             for rank in waiting:
                 futures: list[Any] = []
                 self._request(rank, "__import__('os').getpid", [], futures.append)
                 asked.append((rank, futures[0]))
+            retry_at, patience = time.monotonic() + patience, min(2 * patience, _LAST_RETRY_S)
             for rank, future in asked:
                 try:
                     future.result(timeout=max(0.0, deadline - time.monotonic()))
-                    future.output.result(timeout=_RETRY_S)
+                    future.output.result(timeout=max(0.0, retry_at - time.monotonic()))
                 except TimeoutError:
                     continue
                 except Exception:
