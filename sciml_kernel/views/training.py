@@ -116,9 +116,9 @@ def _smooth(values: np.ndarray) -> np.ndarray:
     return smoothed
 
 
-def _from_zero(axes: Axes) -> None:
+def _from_zero(axes: Axes, *, room: float = 1.1) -> None:
     top = max((float(np.max(line.get_ydata())) for line in axes.lines), default=0.0)
-    axes.set_ylim(0.0, 1.1 * top if top > 0 else 1.0)
+    axes.set_ylim(0.0, room * top if top > 0 else 1.0)
 
 
 def _loss(axes: Axes, history: xr.Dataset) -> None:
@@ -160,8 +160,8 @@ def _rate(axes: Axes, history: xr.Dataset) -> None:
     if at.size:
         axes.plot(*_thin(at, average), color=COLOURS["purple"], lw=1.8, marker=_marker(at), label="average so far")
     if step.size or at.size:
-        axes.legend(loc="best")
-    _from_zero(axes)
+        axes.legend(loc="upper left", ncols=2, fontsize=8, columnspacing=0.9, handlelength=1.2, borderaxespad=0.1)
+    _from_zero(axes, room=1.3)  # the legend is over the curves
     axes.set_title("Samples per second, all ranks", loc="left")
     axes.set_xlabel("optimizer step")
     axes.set_ylabel("samples/s")
@@ -195,7 +195,7 @@ def _skew(axes: Axes, busy: xr.DataArray) -> None:
         borderaxespad=0.1,
     )  # fmt: skip
     slow = f"rank {ranks[slowest]} is slowest" if _recent(busy).skew >= _EVEN else "the ranks keep pace"
-    axes.set_title(f"Busy time a step: {slow}", loc="left")
+    axes.set_title(f"Busy time: {slow}", loc="left")
     axes.set_xlabel("optimizer step")
     axes.set_ylabel(f"{unit} a step")
 

@@ -111,8 +111,8 @@ def busy(seconds: list[list[float]]) -> list[MetricEvent]:
 def test_each_of_a_few_ranks_has_its_line_and_the_slowest_is_named() -> None:
     history = dataset(*training(), *busy([[0.020, 0.050, 0.021], [0.022, 0.048, 0.021]]))
     plot = training_curves(history)
-    axes = panel(plot, "Busy time a step")
-    assert axes.get_title(loc="left") == "Busy time a step: rank 1 is slowest"
+    axes = panel(plot, "Busy time")
+    assert axes.get_title(loc="left") == "Busy time: rank 1 is slowest"
     assert axes.get_ylabel() == "ms a step"
     np.testing.assert_allclose([line.get_ydata() for line in axes.lines], [[20, 22], [50, 48], [21, 21]])
     np.testing.assert_array_equal(axes.lines[0].get_xdata(), [1, 2])
@@ -123,7 +123,7 @@ def test_each_of_a_few_ranks_has_its_line_and_the_slowest_is_named() -> None:
 
 def test_ranks_that_keep_pace_are_not_blamed() -> None:
     plot = training_curves(dataset(*busy([[1.00, 1.01]])))
-    assert panel(plot, "Busy time").get_title(loc="left") == "Busy time a step: the ranks keep pace"
+    assert panel(plot, "Busy time").get_title(loc="left") == "Busy time: the ranks keep pace"
     assert "the ranks keep pace: busy 1 s a step, the slowest 1.01 s" in plot.alt_text
     assert panel(plot, "Busy time").get_ylabel() == "s a step"
 
@@ -131,7 +131,7 @@ def test_ranks_that_keep_pace_are_not_blamed() -> None:
 def test_many_ranks_are_a_band_and_the_slowest_line() -> None:
     rows = [[0.02 + 0.001 * (rank == 3) * step for rank in range(16)] for step in (10, 20)]
     plot = training_curves(dataset(*busy(rows)))
-    axes = panel(plot, "Busy time a step: rank 3 is slowest")
+    axes = panel(plot, "Busy time: rank 3 is slowest")
     np.testing.assert_allclose(curve(axes, "rank 3").get_ydata(), [30, 40])
     np.testing.assert_allclose(curve(axes, "mean").get_ydata(), [(15 * 20 + 30) / 16, (15 * 20 + 40) / 16])
     assert len(axes.lines) == 2
