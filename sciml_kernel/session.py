@@ -13,6 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,6 +129,7 @@ class Run:
         self.pool = pool
         self._call = call
         self._reader = HistoryReader(record.metrics_path)
+        self._begun_s = datetime.fromisoformat(record.read()["created_utc"]).timestamp()
         self._error: BaseException | None = None
         self._over = threading.Event()
         self._plots: list[LivePlot] = []
@@ -339,6 +341,7 @@ class Run:
         if "val/loss" not in seen:
             return shown
         epochs = seen["val/loss"].dropna("epoch")
+        epochs = epochs[epochs["epoch_wall_time_s"] >= self._begun_s]  # a resumed run has its predecessor's before
         for epoch in epochs["epoch"].values[shown:]:
             print(
                 f"epoch {int(epoch) + 1:3d}  train loss {_in_epoch(seen, 'train/loss', epoch)}"

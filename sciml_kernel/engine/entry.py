@@ -20,6 +20,7 @@ from sciml_kernel.engine import collective as collectives
 from sciml_kernel.engine import device, rank_log
 from sciml_kernel.engine.interrupt import Interruptible, StopFlag, StopRequested, listening
 from sciml_kernel.engine.publish import DataPublisher
+from sciml_kernel.engine.usage import Usage
 from sciml_kernel.errors import ConfigError, SciMLError
 from sciml_kernel.metrics.jsonl import JsonlSink
 
@@ -92,6 +93,7 @@ def _train_together(
     where: _Where,
     started: float,
 ) -> dict[str, Any]:
+    usage = Usage()
     name = device.configure(
         local_rank=collective.local_rank, local_size=collective.local_size, precision=config.train.precision
     )
@@ -103,8 +105,10 @@ def _train_together(
         print(f"{collective.size} rank{'s' * (collective.size > 1)}: {'; '.join(dict.fromkeys(devices))}", flush=True)
     with _sinks(record, collective.rank) as sinks:
         outcome = _fit(payload, config, record, collective, sinks, stop, where)
-    collective.barrier()  # a rank that fails at the very end has no completed run
+    used = collective.gather_json(usage.read())  # waits for all: a rank that fails at the very end completes no run
     if collective.rank == 0:
+        ranks = [{"rank": i, "host": host, **one} for i, (host, one) in enumerate(zip(hosts, used, strict=True))]
+        record.update(usage={"wall_s": round(time.perf_counter() - started, 3), "ranks": ranks})
         record.close(_stopped_as(record) if outcome.status == "interrupted" else outcome.status)
     return {
         "status": outcome.status,
@@ -128,6 +132,7 @@ def _fit(
     """Build the task and the optimizer and hand them to the loop. TensorFlow is imported from here on."""
     from sciml_kernel import optim
     from sciml_kernel.data.sharding import batches_per_epoch
+    from sciml_kernel.engine.carry import carry
     from sciml_kernel.engine.checkpoint import Checkpoints
     from sciml_kernel.engine.loop import Loop
     from sciml_kernel.engine.plans import data_order
@@ -143,7 +148,7 @@ def _fit(
     )
     task = _prepare(config, collective, stop)
     if task is None:
-        return _not_begun(payload, record, collective, where.reporter)
+        return _not_begun(payload, record, collective, where.reporter, sinks)
     steps_per_epoch = batches_per_epoch(task.n_train, batch_size=config.data.batch_size)
     return Loop(
         task=task,
@@ -160,6 +165,11 @@ def _fit(
         directory=record.path,
         stop=stop,
         resume_from=_checkpoints_of(payload["resume_from"]) if payload["resume_from"] else None,
+        on_resume=lambda position: (
+            carry(Path(payload["resume_from"]), record.path, payload["run"], position, sinks)
+            if collective.rank == 0
+            else None
+        ),
     ).fit()
 
 
@@ -179,10 +189,15 @@ def _prepare(config: RunConfig, collective: EngineCollective, stop: StopFlag) ->
 
 
 def _not_begun(
-    payload: Mapping[str, Any], record: records.Record, collective: EngineCollective, reporter: Reporter
+    payload: Mapping[str, Any],
+    record: records.Record,
+    collective: EngineCollective,
+    reporter: Reporter,
+    sinks: Sequence[Sink],
 ) -> Outcome:
     """How a training ends that was interrupted before its first step. What it was to go on from stays to go on from."""
     from sciml_kernel.engine import checkpoint
+    from sciml_kernel.engine.carry import carry
     from sciml_kernel.engine.loop import Outcome
 
     position = checkpoint.Position()
@@ -191,6 +206,7 @@ def _not_begun(
         position = found.position
         record.checkpoints_dir.mkdir(parents=True, exist_ok=True)
         records.write_atomic(record.checkpoints_dir / found.path.name, found.path.read_bytes())
+        carry(Path(payload["resume_from"]), record.path, payload["run"], position, sinks)
     reporter.say("interrupted before the first step" + ("" if payload["resume_from"] else "; there is no checkpoint"))
     return Outcome("interrupted", position)
 

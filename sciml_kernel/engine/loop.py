@@ -8,6 +8,7 @@ device is never waited for: a stop or a NaN is noticed one step later, at the sa
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,8 @@ class Outcome:
 class Loop:
     """One training on one rank. Made and run on every rank.
 
-    directory: the run record's, for `predictions.csv`. resume_from: directory of checkpoints to go on from.
+    directory: the run record's, for `predictions.csv`. resume_from: directory of checkpoints to go on from. on_resume:
+    told, on every rank, where it goes on, before anything is reported.
     """
 
     task: Task
@@ -51,6 +53,7 @@ class Loop:
     directory: Path
     stop: StopFlag
     resume_from: Path | None = None
+    on_resume: Callable[[Position], None] = lambda position: None
 
     def fit(self) -> Outcome:
         """Train to the end that the config sets; `epochs=0` only validates.
@@ -66,6 +69,7 @@ class Loop:
             self.steps.share()
         else:
             position = self.checkpoints.restore(self.resume_from, self.steps, self.collective, say=report.say)
+            self.on_resume(position)
             if epochs and self._is_over(position):
                 report.say(f"nothing to do: the run is at epoch {position.epoch}, step {position.step} already")
                 return Outcome("completed", position)

@@ -6,7 +6,8 @@ new.py          `create`: begin one
 fields.py       what `record.json` may hold, checked; `error_fields` turns an exception into its `error`
 owner.py        which process a running record belongs to, and whether it still lives
 files.py        atomic writes
-environment.py  versions, lock, git: what a run was made with
+environment.py  versions, lock, builds: what a run was made with; `hardware` the machine, `git` the repository
+secrets.py      what never gets into a record, and which environment variables do
 find.py         an id, the beginning of one, or a path -> `Record`
 table.py        one row a run
 show.py         one run as text
@@ -16,16 +17,19 @@ Nothing here loads pandas or xarray before it is needed.
 
 from __future__ import annotations
 
-from sciml_kernel.records.environment import environment, git_state, lock_hash, versions
+from sciml_kernel.records.environment import environment, lock_hash, versions
 from sciml_kernel.records.fields import END_STATES, error_fields
 from sciml_kernel.records.files import write_atomic
 from sciml_kernel.records.find import find, newest
+from sciml_kernel.records.git import git_state
 from sciml_kernel.records.new import create
 from sciml_kernel.records.owner import this_process
 from sciml_kernel.records.record import Record, read
 from sciml_kernel.records.root import runs_root
+from sciml_kernel.records.secrets import is_secret_name, mask
 from sciml_kernel.records.show import show
 from sciml_kernel.records.table import list_runs
+from sciml_kernel.records.usage import process_usage
 
 __all__ = [
     "END_STATES",
@@ -35,9 +39,12 @@ __all__ = [
     "error_fields",
     "find",
     "git_state",
+    "is_secret_name",
     "list_runs",
     "lock_hash",
+    "mask",
     "newest",
+    "process_usage",
     "read",
     "runs_root",
     "show",

@@ -1,26 +1,20 @@
-"""What a run was made with: packages, lock, git. Nothing is imported for it, and no environment variable is kept."""
+"""What a run was made with: packages, lock, MPI and Horovod build, hardware, variables. Nothing is imported for it."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import json
 import os
 import platform
 import re
-import signal
-import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
-__all__ = ["environment", "git_state", "lock_hash", "versions"]
+from sciml_kernel.records.hardware import hardware
+from sciml_kernel.records.secrets import kept_variables
 
-GIT_TIME_S = 10.0
+__all__ = ["build", "environment", "lock_hash", "versions"]
 
 
 def versions() -> dict[str, str]:
@@ -37,96 +31,38 @@ def versions() -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def lock_hash() -> str | None:
-    """sha256 of the lock that this environment was installed from, as `env/setup` noted it; None elsewhere."""
+def _noted() -> dict[str, Any]:
+    """What `env/setup` noted of this environment; empty elsewhere."""
     try:
         noted = json.loads((Path(sys.prefix) / "etc/sciml/environment.json").read_text(encoding="utf-8"))
-        value = noted["lock"]["sha256"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    except (OSError, ValueError):
+        return {}
+    return noted if isinstance(noted, dict) else {}
+
+
+def lock_hash() -> str | None:
+    """sha256 of the lock that this environment was installed from, as `env/setup` noted it; None elsewhere."""
+    lock = _noted().get("lock")
+    value = lock.get("sha256") if isinstance(lock, dict) else None
     return value if isinstance(value, str) else None
 
 
+def build() -> dict[str, Any]:
+    """{"mpi": ..., "horovod": ...} as `env/setup` noted them when it built Horovod: library, version, what it was built
+    with. None each where the environment was made another way."""
+    noted = _noted()
+    return {name: noted.get(name) for name in ("mpi", "horovod")}
+
+
 def environment() -> dict[str, Any]:
-    """The fields of `record.json` that describe the installation: python, platform, lock_sha256, versions."""
+    """The fields of `record.json` that describe installation and machine: python, platform, lock_sha256, versions,
+    build, hardware, variables."""
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "lock_sha256": lock_hash(),
         "versions": versions(),
+        "build": build(),
+        "hardware": hardware(),
+        "variables": kept_variables(os.environ),
     }
-
-
-def git_state(directory: str | Path | None = None, *, timeout_s: float = GIT_TIME_S) -> dict[str, Any]:
-    """The state of the repository around a directory (default: the current one).
-
-    commit: hex or None. dirty: True if a tracked file differs from the commit or an untracked, not ignored file lies
-    there. diff_sha256: of `git diff --binary HEAD` followed by the names of the untracked files; None when clean. All
-    three are None outside a repository and without git.
-
-    Never asks, never waits for long, runs no hook: at most `timeout_s` seconds in all; what git did not say by then is
-    None.
-    """
-    nothing: dict[str, Any] = {"commit": None, "dirty": None, "diff_sha256": None}
-    folder = Path(directory) if directory is not None else Path.cwd()
-    deadline = time.monotonic() + timeout_s
-    inside = _git(folder, deadline, "rev-parse", "--is-inside-work-tree")
-    if inside is None or inside.strip() != b"true":
-        return nothing
-    commit = _git(folder, deadline, "rev-parse", "--verify", "--quiet", "HEAD")
-    state = dict(nothing, commit=commit.decode().strip() if commit else None)
-    status = _git(
-        folder, deadline, "status", "--porcelain", "-z", "--untracked-files=normal", "--ignore-submodules=none"
-    )
-    if status is None:
-        return state
-    state["dirty"] = bool(status)
-    if status:
-        digest = hashlib.sha256()
-        options = ("--binary", "--no-color", "--no-ext-diff", "--no-textconv")
-        if commit is None or _git(folder, deadline, "diff", *options, "HEAD", feed=digest.update) is not None:
-            digest.update(b"".join(entry + b"\0" for entry in status.split(b"\0") if entry.startswith(b"?? ")))
-            state["diff_sha256"] = digest.hexdigest()
-    return state
-
-
-def _git(folder: Path, deadline: float, *arguments: str, feed: Callable[[bytes], object] | None = None) -> bytes | None:
-    """Standard output of one git command, or None if it failed or ran past the deadline. feed: takes it piecewise."""
-    # GIT_DIR and friends, set inside a git hook, would point to another repository
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    variables |= {"GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "GIT_ASKPASS": "true", "LC_ALL": "C"}
-    try:
-        process = subprocess.Popen(
-            ["git", "-c", "core.fsmonitor=false", "-C", str(folder), *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=variables,
-            start_new_session=True,  # no terminal to ask on, and one group to end: git may start filters
-        )
-    except OSError:
-        return None
-    late = threading.Event()
-
-    def end() -> None:
-        late.set()
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-
-    timer = threading.Timer(max(deadline - time.monotonic(), 0.0), end)
-    timer.daemon = True
-    timer.start()
-    pieces: list[bytes] = []
-    take = feed or pieces.append
-    try:
-        assert process.stdout is not None
-        with process.stdout as stream:
-            while piece := stream.read(1 << 20):
-                take(piece)
-        code = process.wait()
-    finally:
-        timer.cancel()
-        if process.poll() is None:
-            end()
-            process.wait()
-    return b"".join(pieces) if code == 0 and not late.is_set() else None

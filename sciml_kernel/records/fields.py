@@ -1,8 +1,8 @@
 """What `record.json` holds, and what may be written into it.
 
 Set by `create`, then never changed: schema_version, id, name, kind, digest, created_utc, parent, git, python, platform,
-lock_sha256, versions. Changed by `start`, `close` and `add_child` only: status, owner, started_utc, ended_utc, error,
-children. Changed by `update`: `UPDATABLE`.
+lock_sha256, versions, build, hardware, variables. Changed by `start`, `close` and `add_child` only: status, owner,
+started_utc, ended_utc, error, children. Changed by `update`: `UPDATABLE`.
 """
 
 from __future__ import annotations
@@ -42,11 +42,14 @@ UPDATABLE: dict[str, tuple[type, ...]] = {
     "data": (dict, list, type(None)),
     "launch": (str, list, tuple, dict, type(None)),
     "cells": (list, tuple),
+    "usage": (dict,),
     "extra": (dict,),
 }
 """Field -> what it may be. hosts: names. ranks: their number. devices: by rank. seeds: name -> integer. data: the
-manifest {path, size, sha256, ...} (size in bytes). launch: the launch command. cells: [{index (from 0), status,
-seconds}]. extra: anything else, plain JSON; an update is merged into it key by key."""
+manifest {path, size, sha256, ...} (size in bytes), or a list of them. launch: the launch command. cells: [{index (from
+0), status, seconds}]. usage: what the run took, {wall_s, ranks: [{rank, host, cpu_s, peak_memory_bytes}]}; of a batch
+{wall_s, kernel: {cpu_s, peak_memory_bytes}}. extra: anything else, plain JSON; an update is merged into it key by key.
+"""
 
 # A later status may be worse than an earlier one, never better.
 _BADNESS = {"completed": 0, "interrupted": 1, "timeout": 1, "cancelled": 1, "failed": 2}

@@ -15,14 +15,19 @@ from typing import Any
 
 from sciml_kernel.config.digest import canonical_json, digest
 from sciml_kernel.errors import RecordError, UsageError, did_you_mean
-from sciml_kernel.records.environment import environment, git_state
+from sciml_kernel.records.environment import environment
 from sciml_kernel.records.fields import KINDS, SCHEMA_VERSION, check_update
 from sciml_kernel.records.files import sync_directory, write_atomic
+from sciml_kernel.records.git import Changes, git_changes
 from sciml_kernel.records.owner import this_process
-from sciml_kernel.records.record import Record, dump, utc_text
+from sciml_kernel.records.record import RESERVE, Record, dump, utc_text
 from sciml_kernel.records.root import runs_root
+from sciml_kernel.records.secrets import MASK, mask
 
 __all__ = ["create"]
+
+PATCH = "local-changes.patch"
+RESERVE_BYTES = 65_536
 
 
 def create(
@@ -57,8 +62,12 @@ def create(
     if isinstance(launch, Mapping):
         given["launch"] = dict(launch)
     fields = check_update(given)
+    if isinstance(fields["launch"], str):
+        fields["launch"] = mask(fields["launch"])
     folder, above = _place(root, parent)
     now = datetime.now(UTC)
+    git, changes = git_changes()
+    patch = mask(changes.patch.decode("utf-8", "replace")) if changes.patch is not None else None
     content = {
         "schema_version": SCHEMA_VERSION,
         "id": "",
@@ -72,12 +81,13 @@ def create(
         "owner": this_process(),
         "parent": above.id if above is not None else None,
         "children": [],
-        "git": git_state(),
+        "git": {**git, **_kept(changes, patch)},
         **environment(),
         "hosts": [socket.gethostname()],
         "devices": [],
         **fields,
         "cells": [],
+        "usage": {},
         "error": None,
     }
     made: Path | None = None
@@ -88,6 +98,9 @@ def create(
         for part in ("checkpoints", "logs", "figures"):
             (made / part).mkdir()
         write_atomic(made / "config.json", config_json)
+        write_atomic(made / RESERVE, b"\0" * RESERVE_BYTES)
+        if patch is not None:
+            write_atomic(made / PATCH, patch)
         path = _settle(made, folder, content, now)
     except OSError as error:
         if made is not None:
@@ -108,6 +121,17 @@ def create(
             shutil.rmtree(path, ignore_errors=True)
             raise
     return record
+
+
+def _kept(changes: Changes, patch: str | None) -> dict[str, Any]:
+    """What the record says of local changes. patch: file in the record; None where there are none, or more bytes than
+    are kept. patch_masked: what looks like a secret is left out of it, so it may not apply."""
+    return {
+        "patch": PATCH if patch is not None else None,
+        "patch_bytes": changes.patch_bytes,
+        "patch_masked": patch is not None and MASK in patch and patch.encode() != changes.patch,
+        "untracked": changes.untracked,
+    }
 
 
 def _place(root: str | Path | None, parent: str | Path | None) -> tuple[Path, Record | None]:

@@ -31,10 +31,13 @@ from sciml_kernel.records.fields import (
 from sciml_kernel.records.files import write_atomic
 from sciml_kernel.records.owner import OWNER_FIELDS, owner_state, this_process
 
-__all__ = ["OWNER_VANISHED", "Record", "dump", "read", "utc_text"]
+__all__ = ["OWNER_VANISHED", "RESERVE", "Record", "dump", "read", "utc_text"]
 
 OWNER_VANISHED = "OwnerVanished"
 """`error.type` of a run whose process ended without closing it."""
+
+RESERVE = ".reserve"
+"""A file of some kilobytes in each open record: on a full disk it makes room for how the run ended."""
 
 _LOCK_TIME_S = 20.0
 _OPEN_STATES = ("created", "running")
@@ -200,7 +203,17 @@ class Record:
         return content
 
     def _store(self, content: Mapping[str, Any]) -> None:
-        write_atomic(self.path / "record.json", dump(content))
+        path, reserve = self.path / "record.json", self.path / RESERVE
+        try:
+            write_atomic(path, dump(content))
+        except OSError:
+            if not reserve.exists():
+                raise
+            reserve.unlink()
+            write_atomic(path, dump(content))
+        if content["status"] in END_STATES:
+            with contextlib.suppress(OSError):
+                reserve.unlink()
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -243,15 +256,19 @@ class Record:
                 "type": OWNER_VANISHED,
                 "message": f"owner vanished: process {owner['pid']} on {owner['host']} ended without closing the run",
                 "host": owner["host"],
+                "cell": (cell := content["extra"].get("running_cell")),
             }
         )
+        for entry in content["cells"]:
+            if entry["index"] == cell:
+                entry["status"] = "interrupted"
         content["status"] = "failed"
         content["ended_utc"] = self._last_sign_of_life()
 
     def _last_sign_of_life(self) -> str:
         """The newest change of record, metrics and logs: when it ended is not known better."""
         times = [0.0]
-        for path in (self.path / "record.json", self.metrics_path, *self.path.glob("logs/rank-*.log")):
+        for path in (self.path / "record.json", self.metrics_path, *self.path.glob("logs/*.log")):
             with contextlib.suppress(OSError):
                 times.append(path.stat().st_mtime)
         return utc_text(datetime.fromtimestamp(max(times), UTC))

@@ -11,6 +11,8 @@ from sciml_kernel.records.table import run_seconds
 
 __all__ = ["show"]
 
+_LAST_LINES = 5
+
 _PACKAGES = (
     "sciml-kernel",
     "tensorflow",
@@ -52,6 +54,7 @@ def show(record: Record) -> str:
         *_error(content["error"]),
         *(_cell(cell) for cell in content.get("cells") or []),
         *_metrics(record),
+        *_last_words(record, content["status"]),
         f"folder    {record.path}",
     ]
     return "\n".join(lines)
@@ -93,6 +96,19 @@ def _metrics(record: Record) -> list[str]:
         f"  (step {event.step}, epoch {event.epoch})"
         for name, event in sorted(last.items())
     ]
+
+
+def _last_words(record: Record, status: str) -> list[str]:
+    """The last lines that a batch printed before it ended badly: its notebook may lack them."""
+    if status == "completed":
+        return []
+    try:
+        with (record.path / "logs" / "notebook.log").open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - 4000))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return []
+    return [f"printed   {line.rpartition(chr(13))[2][:200]}" for line in lines[-_LAST_LINES:]]
 
 
 def _data(data: Any) -> str:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import resource
 import signal
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import toy
+import xarray as xr
 
 from sciml_kernel import config as configs
 from sciml_kernel import records, registry
 from sciml_kernel.engine import collective as collectives
 from sciml_kernel.engine.entry import train
 from sciml_kernel.errors import ConfigError, EnvironmentNotFitError, NotFoundError, RunError
+from sciml_kernel.metrics.history import HistoryReader
 from sciml_kernel.metrics.jsonl import read_events
 
 pytestmark = pytest.mark.tf
@@ -79,8 +84,54 @@ def test_resume_goes_on_in_a_new_record(tmp_path: Path) -> None:
     train(first)
     second = _payload(tmp_path, resume_from=Path(first["record"]), epochs=2)
     assert train(second)["steps"] == 12
+    before, _ = read_events(Path(first["record"]) / "metrics.jsonl")
     events, _ = read_events(Path(second["record"]) / "metrics.jsonl")
-    assert [event.step for event in events if event.name == "train/loss"] == list(range(7, 13))
+    assert [event.step for event in events if event.name == "train/loss"] == list(range(1, 13))  # its history is whole
+    assert {event.run for event in events} == {second["run"]}
+    carried = [dataclasses.replace(event, run=second["run"]) for event in before]
+    assert events[: len(carried)] == carried
+
+
+def test_what_came_after_the_checkpoint_is_not_carried_over_but_done_again(tmp_path: Path) -> None:
+    first = _payload(tmp_path, epochs=3, checkpoint_every_epochs=2)
+    train(first)
+    older = sorted((Path(first["record"]) / "checkpoints").iterdir())[-1]
+    assert older.name == "step-00000018.npz"
+    older.unlink()  # as when the run was killed in its third epoch
+    whole, _ = read_events(Path(first["record"]) / "metrics.jsonl")
+    second = _payload(tmp_path, resume_from=Path(first["record"]), epochs=3, checkpoint_every_epochs=2)
+    train(second)
+    events, _ = read_events(Path(second["record"]) / "metrics.jsonl")
+    for name in ("train/loss", "val/loss"):
+        assert [(e.step, e.value) for e in events if e.name == name] == [
+            (e.step, e.value) for e in whole if e.name == name
+        ]
+    assert (Path(second["record"]) / "predictions.csv").read_bytes() == (
+        Path(first["record"]) / "predictions.csv"
+    ).read_bytes()
+
+
+def test_resume_of_a_finished_run_has_its_final_metrics_and_predictions(tmp_path: Path) -> None:
+    first = _payload(tmp_path, epochs=2)
+    train(first)
+    second = _payload(tmp_path, resume_from=Path(first["record"]), epochs=2)
+    assert train(second)["status"] == "completed"
+    histories = [HistoryReader(Path(one["record"]) / "metrics.jsonl").dataset() for one in (first, second)]
+    xr.testing.assert_equal(*histories)
+    assert (Path(second["record"]) / "predictions.csv").exists()
+
+
+def test_a_record_says_what_each_rank_took(tmp_path: Path) -> None:
+    before = time.process_time()
+    payload = _payload(tmp_path, epochs=1)
+    train(payload)
+    usage = records.read(payload["record"])["usage"]
+    (rank,) = usage["ranks"]
+    assert (rank["rank"], rank["host"]) == (0, os.uname().nodename)
+    assert 0 < rank["cpu_s"] <= time.process_time() - before + 1e-3
+    # TensorFlow alone is over 100 MB; the kernel's two counts differ by what single threads have not yet added
+    assert 1e8 < rank["peak_memory_bytes"] <= 1.05 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    assert usage["wall_s"] > 0
 
 
 def test_failure_is_written_with_type_message_rank_host_and_step_and_raised(tmp_path: Path) -> None:

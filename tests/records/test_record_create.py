@@ -39,7 +39,11 @@ def test_a_new_record_has_every_field_of_the_design(tmp_path: Path, monkeypatch:
     assert content["status"] == "created"
     assert content["started_utc"] is None
     assert content["ended_utc"] is None
-    assert content["git"].keys() == {"commit", "dirty", "diff_sha256"}
+    assert content["git"].keys() == {
+        "commit", "dirty", "diff_sha256", "patch", "patch_bytes", "patch_masked", "untracked",
+    }  # fmt: skip
+    assert content["build"] == {"mpi": None, "horovod": None}
+    assert content["hardware"]["memory_bytes"] == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert content["lock_sha256"] is None
     assert content["versions"]["numpy"] == __import__("numpy").__version__
     assert content["python"] == platform.python_version()
