@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 __all__ = [
+    "ERROR_VARIABLE",
     "PARENT_VARIABLE",
     "Collective",
     "Metric",
@@ -34,6 +35,9 @@ __all__ = [
 
 PARENT_VARIABLE = "SCIML_PARENT_RUN"
 """Set by a batch run in its kernel: path of the batch's record."""
+
+ERROR_VARIABLE = "SCIML_BATCH_ERROR"
+"""Set by a batch run in its kernel: file that takes the error entry of a cell that raised."""
 
 
 class _Json:

@@ -33,7 +33,7 @@ def _alone(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
     }.items():
         Path(folder).mkdir(parents=True, exist_ok=True, mode=0o700)
         monkeypatch.setenv(name, str(folder))
-    for name in ("SCIML_PARENT_RUN", "SCIML_BATCH_RUN", "SCIML_SITE_CONFIG", "SCIML_MPI"):
+    for name in ("SCIML_PARENT_RUN", "SCIML_BATCH_RUN", "SCIML_BATCH_OWNER", "SCIML_SITE_CONFIG", "SCIML_MPI"):
         monkeypatch.delenv(name, raising=False)
 
 

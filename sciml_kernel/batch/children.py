@@ -20,7 +20,7 @@ from sciml_kernel.pool.health import measure
 from sciml_kernel.pool.spec import PoolDir, pools_root
 from sciml_kernel.records import END_STATES, Record
 
-__all__ = ["BATCH_VARIABLE", "bad_child", "interrupt", "pools_of", "stop_pools", "wait"]
+__all__ = ["BATCH_VARIABLE", "bad_child", "gathered", "interrupt", "pools_of", "stop_pools", "wait"]
 
 BATCH_VARIABLE = "SCIML_BATCH_RUN"
 POLL_S = 0.25
@@ -81,6 +81,21 @@ def bad_child(record: Record) -> dict[str, Any] | None:
             words = f": {error.get('type')}: {error.get('message')}" if error else ""
             return {**error, "cell": None, "type": "RunError", "message": f"run {child.id} {content['status']}{words}"}
     return None
+
+
+def gathered(record: Record) -> dict[str, Any]:
+    """What the children's records say of data, hosts and devices, for the batch's own."""
+    data: list[Any] = []
+    hosts: list[str] = []
+    devices: list[str] = []
+    for child in record.children():
+        with suppress(SciMLError):
+            content = child.read()
+            found = content["data"] if isinstance(content["data"], list) else [content["data"]]
+            data += [one for one in found if one and one not in data]
+            hosts += [one for one in content["hosts"] if one not in hosts]
+            devices += [one for one in content["devices"] if one not in devices]
+    return {"data": data or None} | ({"hosts": hosts, "devices": devices} if hosts else {})
 
 
 def _status(child: Record) -> str:

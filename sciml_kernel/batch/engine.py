@@ -8,9 +8,10 @@ apart, and the notebook on disk is whole at every moment.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,13 +25,17 @@ from sciml_kernel.batch.ending import Ending
 from sciml_kernel.batch.literals import as_json, as_source
 from sciml_kernel.batch.outputs import Streams, write_notebook
 from sciml_kernel.batch.progress import Progress
+from sciml_kernel.contracts import ERROR_VARIABLE
+from sciml_kernel.pool.oom import oom_kills
 from sciml_kernel.pool.processes import ProcessId
+from sciml_kernel.records import process_usage
 
-__all__ = ["ENGINE", "KERNEL", "SciMLEngine", "State"]
+__all__ = ["ENGINE", "KERNEL", "SciMLEngine", "State", "register", "translate"]
 
 ENGINE = KERNEL = "sciml"
 START_TIMEOUT_S = 60
 IOPUB_TIMEOUT_S = 120  # a flood of output takes its time to arrive after the cell's end
+_FILES = ("stdout_file", "stderr_file", "log_output")  # of papermill's command line
 _INTERRUPTS = ("KeyboardInterrupt", "RunInterruptedError")
 
 
@@ -38,7 +43,8 @@ class State:
     """One run, shared between `run_notebook` and papermill's engine: what is wanted, then what was seen.
 
     cells: the record's list. error: its error entry, None while all is well. status: how the notebook ended, without
-    its children. kernel: its process, once it runs.
+    its children. kernel: its process, once it runs. usage: what that took, up to the last cell. copy: another place for
+    the executed notebook.
     """
 
     def __init__(
@@ -50,10 +56,11 @@ class State:
         ending: Ending,
         progress: Progress,
         cell_timeout_s: float | None,
-        on_cells: Callable[[list[dict[str, Any]]], None],
+        on_cells: Callable[[list[dict[str, Any]], int | None], None],
         before_shutdown: Callable[[State], None],
+        copy: Path | None = None,
     ) -> None:
-        self.notebook, self.log, self.env = notebook, log, env
+        self.notebook, self.copy, self.log, self.env = notebook, copy, log, env
         self.ending, self.progress, self.cell_timeout_s = ending, progress, cell_timeout_s
         self.on_cells, self.before_shutdown = on_cells, before_shutdown
         self.cells: list[dict[str, Any]] = []
@@ -61,12 +68,13 @@ class State:
         self.status = "completed"
         self.node: Any = None
         self.kernel: dict[str, Any] | None = None
+        self.usage: dict[str, Any] = {}
 
     def plan(self, node: Any) -> None:
         self.node = node
         indices = [index for index, cell in enumerate(node.cells) if cell.cell_type == "code"]
         self.cells = [{"index": index, "status": "not_run", "seconds": None} for index in indices]
-        self.on_cells(self.cells)
+        self.on_cells(self.cells, None)
 
     def number(self, index: int) -> int:
         """1 for the first code cell."""
@@ -81,10 +89,27 @@ class State:
             self.status = status
             self.error = {"type": type_, "message": message, "cell": index, **more}
 
+    def noted_error(self) -> dict[str, Any] | None:
+        """The error entry that the kernel noted of the cell that has just raised; once."""
+        path = Path(self.env.get(ERROR_VARIABLE, os.devnull))
+        try:
+            entry = json.loads(path.read_text(encoding="utf-8"))
+            path.unlink()
+        except (OSError, ValueError):
+            return None
+        return {key: value for key, value in entry.items() if key != "cell"}
+
+    def cell_begins(self, index: int, cell: Any) -> None:
+        self.on_cells(self.cells, index)
+        self.progress.cell_begins(self.number(index), cell)
+
     def cell_ends(self, index: int, status: str, seconds: float) -> None:
+        if self.kernel is not None:
+            found = process_usage(self.kernel["pid"])
+            self.usage = found if found["cpu_s"] is not None else self.usage
         entry = next(cell for cell in self.cells if cell["index"] == index)
         entry.update(status=status, seconds=round(seconds, 3))
-        self.on_cells(self.cells)
+        self.on_cells(self.cells, None)
         self.progress.cell_ends(self.number(index), status, seconds)
 
 
@@ -93,11 +118,23 @@ class _Manager(NotebookExecutionManager):
 
     def __init__(self, nb: Any, state: State) -> None:
         super().__init__(nb, output_path=None, progress_bar=False, autosave_cell_every=5)
-        self.state = state
+        self.state, self.trouble = state, ""
 
     def save(self, **kwargs: Any) -> None:
-        write_notebook(self.nb, self.state.notebook)
+        """A disk that is full ends the run at the end of this cell; what was written before stays whole."""
+        self.trouble = ""
+        for path in filter(None, (self.state.notebook, self.state.copy)):
+            try:
+                write_notebook(self.nb, path)
+            except OSError as error:
+                self.trouble = f"{path} can't be written: {error.strerror or error}"
         self.last_save_time = self.now()
+
+    def stuck(self, index: int) -> bool:
+        """Whether the last save failed; the run then fails at this cell."""
+        if self.trouble:
+            self.state.fail("failed", "OSError", self.trouble, index)
+        return bool(self.trouble)
 
     def notebook_start(self, **kwargs: Any) -> None:
         meta = self.nb.metadata.papermill
@@ -124,6 +161,7 @@ class _Client(PapermillNotebookClient):
         super().__init__(nb_man, **kwargs)
         self.state = nb_man.state
         self._streams = Streams()
+        self._kills = oom_kills()
 
     def execute(self, **kwargs: Any) -> Any:
         self.reset_execution_trackers()
@@ -160,8 +198,10 @@ class _Client(PapermillNotebookClient):
         """Whether the next cell is to run."""
         state, begin = self.state, time.monotonic()
         log_begin = _size(state.log)
-        state.progress.cell_begins(state.number(index), cell)
         self.nb_man.cell_start(cell, index)
+        if self.nb_man.stuck(index):
+            return False
+        state.cell_begins(index, cell)
         status, goes_on = "completed", True
         try:
             with state.ending.limit(state.cell_timeout_s, f"cell {index}"):
@@ -171,7 +211,7 @@ class _Client(PapermillNotebookClient):
         except DeadKernelError:
             self._recover_output(cell, index, log_begin)
             status, goes_on = "failed" if state.ending.reason is None else "interrupted", False
-            words = _death(self.km)
+            words = _death(self.km, self._kills)
             cell.outputs.append(_error_output("DeadKernelError", words))
             state.fail("failed", "DeadKernelError", words, index, signal=_death_signal(self.km))
         if status == "completed" and state.ending.reason is not None and goes_on:
@@ -180,6 +220,8 @@ class _Client(PapermillNotebookClient):
         if status != "completed":
             self.nb_man.cell_exception(cell, cell_index=index)
         self.nb_man.cell_complete(cell, cell_index=index)
+        if self.nb_man.stuck(index):
+            status, goes_on = "failed" if status == "completed" else status, False
         state.cell_ends(index, status, time.monotonic() - begin)
         return goes_on
 
@@ -189,8 +231,9 @@ class _Client(PapermillNotebookClient):
         if name == "SystemExit" and value in ("", "0", "None"):
             return "completed"
         interrupted = name in _INTERRUPTS or self.state.ending.reason is not None
-        message = value or ("the cell was interrupted" if interrupted else "")
-        self.state.fail("interrupted" if interrupted else "failed", name, message, index)
+        entry = self.state.noted_error() or {"type": name, "message": value}
+        message = entry.pop("message") or ("the cell was interrupted" if interrupted else "")
+        self.state.fail("interrupted" if interrupted else "failed", entry.pop("type"), message, index, **entry)
         return "interrupted" if interrupted else "failed"
 
     def _recover_output(self, cell: Any, index: int, log_begin: int) -> None:
@@ -212,7 +255,10 @@ class _Client(PapermillNotebookClient):
     def _take_stream(self, outputs: list[Any], name: str, text: str) -> None:
         from nbformat.v4 import new_output
 
-        self._streams.add(outputs, new_output("stream", name=name, text=text))
+        output = new_output("stream", name=name, text=text)
+        if self.log_output or self.stdout_file or self.stderr_file:
+            self.log_output_message(output)
+        self._streams.add(outputs, output)
         self.state.progress.text(name, text)
 
     def output(self, outs: list[Any], msg: Any, display_id: Any, cell_index: int) -> Any:
@@ -229,7 +275,8 @@ class _Client(PapermillNotebookClient):
 
 
 class SciMLEngine(NBClientEngine):
-    """The engine that papermill calls; `state` comes through papermill's engine arguments."""
+    """The engine that papermill calls; `state` comes through papermill's engine arguments. `plugin.Engine` is the one
+    that others find by its name."""
 
     @classmethod
     def execute_notebook(cls, nb: Any, kernel_name: str, *, state: State, **kwargs: Any) -> Any:
@@ -242,6 +289,7 @@ class SciMLEngine(NBClientEngine):
             startup_timeout=START_TIMEOUT_S,
             iopub_timeout=IOPUB_TIMEOUT_S,
             extra_arguments=["--log-level=ERROR"],
+            **{name: kwargs[name] for name in _FILES if kwargs.get(name) is not None},
         )
         try:
             client.execute()
@@ -256,6 +304,11 @@ class _Translator(PythonTranslator):
     @classmethod
     def translate(cls, val: Any) -> str:
         return as_source(val)
+
+
+def translate(values: Mapping[str, Any]) -> str:
+    """Source of the cell that sets the parameters."""
+    return str(_Translator.codify(dict(values), "Parameters"))
 
 
 def register() -> None:
@@ -300,9 +353,13 @@ def _death_signal(manager: Any) -> str | None:
     return signal.Signals(-code).name if code is not None and code < 0 else None
 
 
-def _death(manager: Any) -> str:
+def _death(manager: Any, kills: int | None) -> str:
+    """kills: what `oom_kills` said before the kernel was started."""
     code = _exit_code(manager)
     how = _death_signal(manager) or (f"exit code {code}" if code is not None else "no exit code")
+    now = oom_kills()
+    if how == "SIGKILL" and kills is not None and now is not None and now > kills:
+        how += ": memory ran out, and the system killed a process for it"
     return f"the kernel ended while the cell ran ({how})"
 
 

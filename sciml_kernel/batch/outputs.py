@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,11 @@ from sciml_kernel.records import write_atomic
 
 __all__ = ["Streams", "pictures", "to_html", "write_notebook"]
 
-MOST_CHARACTERS = 200_000  # of one stream of one cell in the notebook; the record's log has all
+MOST_CHARACTERS = 40_000  # of what a cell prints, in the notebook; the record's log has all
+MOST_STREAMS = 20  # changes between standard output and error in a cell; what comes later is joined
+LEAST_CHARACTERS = 2_000
+_ROOM = 200
+_LEFT_OUT = re.compile(r"\.\.\. (\d+) characters are left out here; [^\n]*\n")
 
 
 def write_notebook(node: nbformat.NotebookNode, path: Path) -> None:
@@ -60,19 +65,31 @@ class Streams:
 
     def add(self, outputs: list[Any], output: Any) -> Any:
         """Take a stream output into a cell's list of outputs; return the entry that holds its text."""
-        last = outputs[-1] if outputs else None
-        if last is None or last.get("output_type") != "stream" or last.get("name") != output["name"]:
+        entry = _goes_into(outputs, output["name"])
+        if entry is None:
+            entry, fresh = output, output["text"]
             outputs.append(output)
-            last = output
-            before = ""
+            whole = newline = ""
         else:
-            before = last["text"]
-        whole, newline, begun = before.rpartition("\n")
-        fresh = begun + output["text"]
+            whole, newline, begun = entry["text"].rpartition("\n")
+            fresh = begun + output["text"]
         if "\r" in fresh:
             fresh = "\n".join(map(_last_state, fresh.split("\n")))
-        last["text"] = bounded(whole + newline + fresh)
-        return last
+        text = whole + newline + fresh
+        if len(text) > LEAST_CHARACTERS:
+            others = sum(len(one["text"]) for one in outputs if one["output_type"] == "stream" and one is not entry)
+            text = bounded(text, max(LEAST_CHARACTERS, MOST_CHARACTERS - others))
+        entry["text"] = text
+        return entry
+
+
+def _goes_into(outputs: list[Any], name: str) -> Any:
+    """The entry that takes text of this stream: the last one, or an earlier one where there are many; else None."""
+    if outputs and outputs[-1].get("output_type") == "stream" and outputs[-1].get("name") == name:
+        return outputs[-1]
+    streams = [one for one in outputs if one.get("output_type") == "stream"]
+    same = [one for one in streams if one["name"] == name]
+    return same[-1] if len(streams) >= MOST_STREAMS and same else None
 
 
 def _last_state(line: str) -> str:
@@ -81,10 +98,19 @@ def _last_state(line: str) -> str:
     return body.rpartition("\r")[2] + line[len(body) :]
 
 
-def bounded(text: str) -> str:
-    """The beginning and the end of a long text, with a line between that says what is left out."""
-    if len(text) <= MOST_CHARACTERS:
+def bounded(text: str, most: int = MOST_CHARACTERS) -> str:
+    """The beginning and the end of a long text, whole lines where there are any, with a line between that says what is
+    left out."""
+    if len(text) <= most:
         return text
-    half = MOST_CHARACTERS // 2
-    head, tail = text[: half - 200], text[-half:]
-    return f"{head}\n... characters were left out here; logs/notebook.log of the record has them ...\n{tail}"
+    half = (most - _ROOM) // 2
+    before = _LEFT_OUT.search(text)
+    if before:  # it was cut before: the beginning stays, and the count goes on
+        head, cut_before = text[: before.start()], int(before.group(1)) - len(before.group())
+    else:
+        head, cut_before = text[:half], 0
+        head = head[: head.rfind("\n") + 1] or head + "\n"
+    tail = text[-half:]
+    tail = tail[tail.find("\n") + 1 :] or tail
+    cut = len(text) - len(head) - len(tail) + cut_before
+    return f"{head}... {cut} characters are left out here; logs/notebook.log in the record has them ...\n{tail}"

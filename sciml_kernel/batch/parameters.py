@@ -14,6 +14,7 @@ from typing import Any
 from sciml_kernel.batch.declarations import Parameter, declarations
 from sciml_kernel.batch.values import bounds_text, kind_name, typed
 from sciml_kernel.errors import ParameterError, did_you_mean
+from sciml_kernel.records import is_secret_name
 
 __all__ = ["TAG", "Parameter", "declared", "describe", "resolve"]
 
@@ -46,7 +47,7 @@ def resolve(
     `n_ranks`, from `-n`.
 
     Raises ParameterError naming the parameter and its line: unknown (with the nearest name), no parameters cell, not
-    its type, out of bounds.
+    its type, out of bounds, a secret by its name.
     """
     known = declared(cells)
     given = dict(given)
@@ -69,6 +70,11 @@ def resolve(
     for name in given:
         if name not in known:
             raise ParameterError(f"the notebook has no parameter {name!r}; {did_you_mean(name, known)}")
+        if is_secret_name(name):
+            raise ParameterError(
+                f"parameter {name!r} is a secret by its name, and all parameters are written into the record; have the "
+                "notebook read it from an environment variable or a file"
+            )
     values = {name: typed(known[name], value) for name, value in given.items()}
     rest = {name: item.default for name, item in known.items() if item.default is not ... and name not in values}
     return values, {name: {**rest, **values}[name] for name in known if name in rest or name in values}

@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sciml_kernel import records
-from sciml_kernel.batch import children, outputs, source
+from sciml_kernel.batch import source
+from sciml_kernel.batch.conduct import Limits, conduct
 from sciml_kernel.batch.ending import GRACE_S, Ending
 from sciml_kernel.batch.literals import as_json, as_source
 from sciml_kernel.batch.parameters import resolve
 from sciml_kernel.batch.progress import Progress, Quiet
 from sciml_kernel.config.digest import canonical_json
-from sciml_kernel.contracts import PARENT_VARIABLE
 from sciml_kernel.errors import EnvironmentNotFitError, UsageError
 from sciml_kernel.pool import Pool
 from sciml_kernel.records import Record
 
-__all__ = ["Plan", "plan", "run_notebook"]
+if TYPE_CHECKING:
+    from sciml_kernel.batch.engine import State
 
-LOG_VARIABLE = "SCIML_BATCH_LOG"
-_ON_A_RANK = re.compile(r"\[rank (\d+)(?: @ ([^,\]]+))?(?:, step (\d+))?\] (\w+): (.*)", re.DOTALL)
+__all__ = ["Plan", "open_record", "plan", "plan_source", "run_notebook"]
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,12 @@ class Plan:
                 "parameters_python": {name: as_source(value) for name, value in self.parameters.items()},
             }
         )
+
+    @property
+    def seeds(self) -> dict[str, int]:
+        """Parameters that are seeds by their name: `seed`, `seed_data`, `data_seed`."""
+        whole = {name: value for name, value in self.parameters.items() if isinstance(value, int)}
+        return {name: int(value) for name, value in whole.items() if "seed" in name.lower().split("_")}
 
     def describe(self) -> str:
         """Parameters after typing, kernel, record and pool, as text; for `--dry-run`."""
@@ -85,8 +91,19 @@ def plan(
 
     Raises NotFoundError, UsageError (the notebook), ParameterError, EnvironmentNotFitError (no `sciml` kernel).
     """
-    found = source.read(notebook)
-    injected, everything = resolve(found.node.cells, parameters or {}, n_ranks=n_ranks)
+    return plan_source(source.read(notebook), parameters or {}, name=name, runs_root=runs_root, n_ranks=n_ranks)
+
+
+def plan_source(
+    found: source.Source,
+    parameters: Mapping[str, Any],
+    *,
+    name: str | None = None,
+    runs_root: str | Path | None = None,
+    n_ranks: int | None = None,
+) -> Plan:
+    """`plan` of a notebook that has been read already."""
+    injected, everything = resolve(found.node.cells, parameters, n_ranks=n_ranks)
     ranks = everything.get("n_ranks")
     if n_ranks is not None and n_ranks < 1:
         raise UsageError(f"-n must be at least 1 rank, got {n_ranks}")
@@ -129,60 +146,39 @@ def run_notebook(
         if value is not None and value <= 0:
             raise UsageError(f"{limit} must be more than 0 seconds, got {value:g}")
     what = plan(notebook, parameters, name=name, runs_root=runs_root, n_ranks=n_ranks)
-    shown = progress or Quiet()
     ending = Ending(grace_s)
     with ending.signals():
-        record = records.create(
-            what.name,
-            what.config_json,
-            root=what.runs_root,
-            kind="batch",
-            ranks=what.n_ranks,
-            launch=launch or shlex.join(sys.argv),
-            extra={"notebook": str(what.source.path)},
+        record = open_record(what, launch=launch)
+        conduct(
+            record,
+            partial(_execute, what),
+            ending=ending,
+            progress=progress or Quiet(),
+            limits=Limits(timeout_s, cell_timeout_s),
         )
-        record.start()
-        try:
-            with ending.limit(timeout_s, "the run"):
-                status, error = _run(what, record, ending, shown, cell_timeout_s)
-        except BaseException as problem:
-            status, error = "failed", records.error_fields(problem)
-            raise
-        finally:
-            ending.close()
-            with suppress(Exception):
-                children.stop_pools(record.id)
-            record.close(status, error)
-            shown.end(status, f"{error['type']}: {error['message']}" if error else "")
     return record
 
 
-def _run(
-    what: Plan, record: Record, ending: Ending, shown: Progress, cell_timeout_s: float | None
-) -> tuple[str, dict[str, Any] | None]:
-    """Status and error entry of the run."""
+def open_record(what: Plan, *, launch: str | None = None) -> Record:
+    """The record of a run that is about to begin. launch: the command; default: this process's."""
+    return records.create(
+        what.name,
+        what.config_json,
+        root=what.runs_root,
+        kind="batch",
+        ranks=what.n_ranks,
+        seeds=what.seeds,
+        launch=launch or shlex.join(sys.argv),
+        extra={"notebook": str(what.source.path)},
+    )
+
+
+def _execute(what: Plan, state: State) -> None:
     import papermill
 
-    from sciml_kernel.batch.engine import ENGINE, KERNEL, State, register
+    from sciml_kernel.batch.engine import ENGINE, KERNEL, register
 
     register()
-    (record.path / "logs").mkdir(exist_ok=True)
-
-    def on_cells(cells: list[dict[str, Any]]) -> None:
-        if all(cell["status"] == "not_run" for cell in cells):
-            shown.begin(str(record.path), len(cells))
-        record.update(cells=cells)
-
-    state = State(
-        notebook=record.path / "notebook.ipynb",
-        log=record.path / "logs" / "notebook.log",
-        env=_environment(record),
-        ending=ending,
-        progress=shown,
-        cell_timeout_s=cell_timeout_s,
-        on_cells=on_cells,
-        before_shutdown=lambda state: children.wait(record, ending, abandon=state.error is not None),
-    )
     with suppress(papermill.PapermillExecutionError):  # what it says is in `state` already, and truer
         papermill.execute_notebook(
             what.source.node,
@@ -194,54 +190,6 @@ def _run(
             progress_bar=False,
             state=state,
         )
-    return _finish(record, state, ending)
-
-
-def _finish(record: Record, state: Any, ending: Ending) -> tuple[str, dict[str, Any] | None]:
-    """Stop what is left, judge the children, write HTML and pictures."""
-    children.stop_pools(record.id, state.kernel)
-    if ending.reason is not None and state.error is None:
-        state.fail("", "", "", None)
-    error = _located(state.error)
-    bad = children.bad_child(record)
-    if bad is not None:
-        if error is None:
-            state.status, error = "failed", bad
-        else:
-            error |= {key: bad[key] for key in ("rank", "host", "signal", "step") if bad.get(key) is not None}
-    if state.node is not None:
-        outputs.pictures(state.node, record.figures_dir)
-        try:
-            outputs.to_html(record.path / "notebook.ipynb", record.path / "notebook.html")
-        except Exception as problem:
-            if error is None:
-                message = f"the notebook ran, but it can't be shown as HTML: {problem}"
-                state.status, error = "failed", {"type": type(problem).__name__, "message": message}
-    return state.status, error
-
-
-def _located(error: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """An error that a rank raised keeps its own type, with rank, host and step apart."""
-    if error is None:
-        return None
-    match = _ON_A_RANK.fullmatch(error["message"])
-    if match is None:
-        return dict(error)
-    rank, host, step, type_, message = match.groups()
-    found = {"rank": int(rank), "host": host, "step": int(step) if step else None, "type": type_, "message": message}
-    return {**error, **found}
-
-
-def _environment(record: Record) -> dict[str, str]:
-    return {
-        **os.environ,
-        PARENT_VARIABLE: str(record.path),
-        children.BATCH_VARIABLE: record.id,
-        LOG_VARIABLE: str(record.path / "logs" / "notebook.log"),
-        "SCIML_RUNS": str(record.path.parent),
-        # A picture that a plotting library sends to a window is lost.
-        "MPLBACKEND": os.environ.get("MPLBACKEND", "module://matplotlib_inline.backend_inline"),
-    }
 
 
 def _kernel_command() -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sciml_kernel.jupyter import display, help, ownership, tracebacks
+from sciml_kernel.jupyter import batch_notes, display, help, ownership, tracebacks
 from sciml_kernel.jupyter.magics import SciMLMagics
 
 __all__ = ["load"]
@@ -19,6 +19,7 @@ def load(shell: Any) -> None:
     help.add(shell)
     display.register()
     tracebacks.add(shell)
+    batch_notes.add(shell)
     kernel = getattr(shell, "kernel", None)
     if kernel is not None:
         ownership.tie(kernel)

@@ -7,9 +7,12 @@ before a crash is not lost with the kernel.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
+import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from IPython.core import release
 from traitlets import List
 
 from sciml_kernel import __version__
+from sciml_kernel.pool import owner
 
 __all__ = ["SciMLKernel", "main"]
 
@@ -58,14 +62,29 @@ class _Log:
 
     def write(self, text: str) -> int:
         if self._left > 0:
-            self._left -= os.write(self._fd, text.encode("utf-8", "replace"))
+            with suppress(OSError):  # a full disk: the run ends for it, but not in the middle of a `print`
+                self._left -= os.write(self._fd, text.encode("utf-8", "replace"))
         return len(text)
 
     def flush(self) -> None:
         """Nothing is held back."""
 
 
+def end_with_batch_run() -> None:
+    """Be killed when the batch run that started this kernel is: nothing could take its results any more.
+
+    ipykernel notices the end of its parent as well, but by a thread, and a call that holds the interpreter stops that.
+    """
+    run = owner.batch_owner()
+    if run is not None and run.here and run.pid == os.getppid() and sys.platform == "linux":
+        pr_set_pdeathsig = 1  # prctl(2)
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, int(signal.SIGKILL))
+        if os.getppid() != run.pid:  # it ended meanwhile
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
 def main() -> None:
+    end_with_batch_run()
     IPKernelApp.launch_instance(kernel_class=SciMLKernel, extra_extensions=["sciml_kernel"])
 
 

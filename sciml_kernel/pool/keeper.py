@@ -124,7 +124,7 @@ class Keeper:
     def _look_at_users(self, now: float) -> None:
         """The time to live runs while no living process uses the pool and no call runs."""
         self._users = [user for user in self._users if not user.here or user.alive()]
-        if not self._users and self._owner.gone(now):
+        if self._owner.batch_gone() or (not self._users and self._owner.gone(now)):
             self._stopping = "stopped"
         if self._users or (self._engines is not None and self._engines.calls()):
             self._last_used = now

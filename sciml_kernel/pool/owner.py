@@ -10,6 +10,7 @@ Small on purpose: a kernel imports it at its start, before anybody uses a pool.
 
 from __future__ import annotations
 
+import json
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +20,20 @@ from sciml_kernel.pool.files import read_json, write_json
 from sciml_kernel.pool.processes import ProcessId
 from sciml_kernel.pool.spec import pools_root
 
-__all__ = ["OwnerWatch", "be_kernel", "forget", "left_by", "own", "owned", "release"]
+__all__ = [
+    "BATCH_OWNER_VARIABLE",
+    "OwnerWatch",
+    "batch_owner",
+    "be_kernel",
+    "forget",
+    "left_by",
+    "own",
+    "owned",
+    "release",
+]
+
+BATCH_OWNER_VARIABLE = "SCIML_BATCH_OWNER"
+"""Set by a batch run in its kernel: the process of the run, as JSON. What is started there ends with that process."""
 
 GONE_S = 2.0  # a restart with new ports takes the connection file away for a moment
 
@@ -71,12 +85,24 @@ def left_by(connection_file: str) -> list[str]:
     return []
 
 
+def batch_owner() -> ProcessId | None:
+    """The process of the batch run that this process was started in, if there is one."""
+    with suppress(ValueError):
+        return ProcessId.from_json(json.loads(os.environ.get(BATCH_OWNER_VARIABLE, "null")))
+    return None
+
+
 class OwnerWatch:
     """The keeper's look at the owner of its pool."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._since: float | None = None
+        self._batch = batch_owner()
+
+    def batch_gone(self) -> bool:
+        """Whether it was started in a batch run whose process has ended; that would have stopped it itself."""
+        return self._batch is not None and self._batch.here and not self._batch.alive()
 
     def gone(self, now: float) -> bool:
         """Whether the owner was a kernel that has ended and that Jupyter has put away: for GONE_S seconds.

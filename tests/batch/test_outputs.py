@@ -41,6 +41,28 @@ def test_a_flood_keeps_its_beginning_and_its_end() -> None:
     assert "left out" in text
 
 
+@pytest.mark.parametrize("length", [1, 700])
+def test_the_beginning_of_a_flood_stays_the_beginning_and_the_count_is_right(length: int) -> None:
+    lines = [f"line {i}{' ' * (length - 1)}\n" for i in range(20_000)]
+    ((_, text),) = collect(*[("stdout", line) for line in lines])
+    assert len(text) <= MOST_CHARACTERS
+    assert text.startswith("".join(lines[:2]))
+    assert text.endswith("".join(lines[-2:]))
+    head, _, rest = text.partition("... ")
+    count, _, tail = rest.partition(" characters")
+    tail = tail.partition("\n")[2]
+    assert len(head) + int(count) + len(tail) == len("".join(lines))
+    assert all(line + "\n" in lines for line in (head + tail).splitlines())  # no line is cut in two
+
+
+def test_streams_that_alternate_stay_small_too() -> None:
+    found = collect(*[(name, f"{i} {'x' * 500}\n") for i in range(2_000) for name in ("stdout", "stderr")])
+    assert sum(len(text) for _, text in found) < 2 * MOST_CHARACTERS
+    assert [name for name, _ in found[:4]] == ["stdout", "stderr", "stdout", "stderr"]
+    assert found[0][1].startswith("0 ")
+    assert "1999 xxx" in found[-1][1]
+
+
 def test_the_page_holds_the_pictures_and_says_nothing_of_empty_outputs(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
