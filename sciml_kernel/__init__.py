@@ -7,6 +7,7 @@ Run something
     `watch`          a pool's state, ranks and call, renewed in place in a notebook
     `train`, `Run`   one experiment: config -> pool -> ranks -> metrics -> record; read `session.py` first
     `runs`           every run on disk, one row each
+    `note`           keep a result of this notebook with its batch run
 Look at data
     `open_universe`  dark-matter volumes, lazy, as an xarray Dataset
     `data_root`      where data sets lie that a notebook makes by itself
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from sciml_kernel.cosmology import open_universe
     from sciml_kernel.data.folders import data_root
     from sciml_kernel.pool import Pool
+    from sciml_kernel.records.notes import note
     from sciml_kernel.session import Run, runs, train
     from sciml_kernel.views.pool_panel import watch
 
@@ -42,6 +44,7 @@ __all__ = [
     "data_root",
     "errors",
     "metrics",
+    "note",
     "open_universe",
     "records",
     "runs",
@@ -57,6 +60,7 @@ __getattr__, __dir__, _ = lazy_loader.attach(
         "cosmology": ["open_universe"],
         "data.folders": ["data_root"],
         "pool": ["Pool"],
+        "records.notes": ["note"],
         "session": ["Run", "runs", "train"],
         "views.pool_panel": ["watch"],
     },

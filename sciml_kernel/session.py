@@ -8,7 +8,6 @@ process is gone; a `Run` only reads them, and writes down what a dead rank could
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import threading
 import time
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 
     from sciml_kernel.views.live import LivePlot
 
-__all__ = ["Run", "check_ranks", "runs", "train"]
+__all__ = ["Run", "check_ranks", "repeat", "runs", "train"]
 
 ENTRY = "sciml_kernel.engine.entry:train"
 FOLLOW_S = 0.25
@@ -237,13 +236,11 @@ class Run:
 
     def resume(self, *, pool: PoolLike | None = None, **overrides: Any) -> Run:
         """Go on from the last whole checkpoint, as a new run with the same config and `overrides`, say more epochs."""
-        config = json.loads((self.record.path / "config.json").read_text())
-        recipe, groups = config.pop("recipe"), config
-        path = groups["data"].pop("path")
-        flat = {f"{group}.{name}": value for group, fields in groups.items() for name, value in fields.items()}
-        leaf = {name.split(".")[1]: name for name in flat}
-        flat |= {leaf.get(name, name): value for name, value in overrides.items()}
-        return train(recipe, data=path, pool=pool or self.pool, resume=self, source=f"resume of {self.id}", **flat)
+        recipe, path, settings = _settings_of(self.record)
+        leaf = {name.split(".")[1]: name for name in settings}
+        settings |= {leaf.get(name, name): value for name, value in overrides.items()}
+        pool = pool or self.pool
+        return train(recipe, data=path, pool=pool, resume=self, source=f"resume of {self.id}", **settings)
 
     def plot(self) -> LivePlot:
         """Loss, learning rate and samples/s; redrawn in place while the run goes on, kept as a PNG in the record."""
@@ -350,6 +347,24 @@ class Run:
                 flush=True,
             )
         return int(epochs.sizes["epoch"])
+
+
+def repeat(record: records.Record, pool: PoolLike) -> Run:
+    """The same training once more, from its beginning."""
+    recipe, path, settings = _settings_of(record)
+    return train(recipe, data=path, pool=pool, source=f"repeat of {record.id}", **settings)
+
+
+def _settings_of(record: records.Record) -> tuple[str, str, dict[str, Any]]:
+    """Recipe, path of the data, and all settings by dotted name, of the record's frozen config."""
+    config = record.config()
+    recipe = config.pop("recipe")
+    path = config["data"].pop("path")
+    return (
+        recipe,
+        path,
+        {f"{group}.{name}": value for group, fields in config.items() for name, value in fields.items()},
+    )
 
 
 def _in_epoch(seen: xr.Dataset, name: str, epoch: int) -> str:

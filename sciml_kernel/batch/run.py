@@ -27,7 +27,7 @@ from sciml_kernel.records import Record
 if TYPE_CHECKING:
     from sciml_kernel.batch.engine import State
 
-__all__ = ["Plan", "open_record", "plan", "plan_source", "run_notebook"]
+__all__ = ["Plan", "execute", "open_record", "plan", "plan_source", "run_notebook"]
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def run_notebook(
         record = open_record(what, launch=launch)
         conduct(
             record,
-            partial(_execute, what),
+            partial(execute, what),
             ending=ending,
             progress=progress or Quiet(),
             limits=Limits(timeout_s, cell_timeout_s),
@@ -159,7 +159,7 @@ def run_notebook(
     return record
 
 
-def open_record(what: Plan, *, launch: str | None = None) -> Record:
+def open_record(what: Plan, *, launch: str | None = None, extra: Mapping[str, Any] | None = None) -> Record:
     """The record of a run that is about to begin. launch: the command; default: this process's."""
     return records.create(
         what.name,
@@ -169,11 +169,13 @@ def open_record(what: Plan, *, launch: str | None = None) -> Record:
         ranks=what.n_ranks,
         seeds=what.seeds,
         launch=launch or shlex.join(sys.argv),
-        extra={"notebook": str(what.source.path)},
+        code=what.source.path.parent,
+        extra={"notebook": str(what.source.path), "cwd": str(Path.cwd()), **(extra or {})},
     )
 
 
-def _execute(what: Plan, state: State) -> None:
+def execute(what: Plan, state: State) -> None:
+    """Run the cells, through papermill and our engine."""
     import papermill
 
     from sciml_kernel.batch.engine import ENGINE, KERNEL, register

@@ -9,6 +9,7 @@ from typing import Literal
 
 __all__ = [
     "BASELINE_BACKGROUND_MEAN_IOU",
+    "TIMINGS",
     "TRAIN_BUSY_S",
     "TRAIN_LOSS",
     "TRAIN_SAMPLES_PER_S",
@@ -38,6 +39,9 @@ TRAIN_SAMPLES_PER_S = "train/samples_per_s"
 
 TRAIN_SAMPLES_PER_S_AVG = "train/samples_per_s_avg"
 """Rate since the start of training, everything included; see `reduce.RateMeter`."""
+
+TIMINGS = (TRAIN_BUSY_S, TRAIN_SAMPLES_PER_S, TRAIN_SAMPLES_PER_S_AVG)
+"""What measures the machine: no two runs agree on these."""
 
 VAL_MEAN_IOU = "val/mean_iou"
 """Mean over classes of the intersection over union, from one global confusion matrix. 0 to 1, best 1."""

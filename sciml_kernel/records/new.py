@@ -42,13 +42,14 @@ def create(
     data: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     launch: str | Sequence[str] | Mapping[str, Any] | None = None,
     extra: Mapping[str, Any] | None = None,
+    code: str | Path | None = None,
 ) -> Record:
     """Make a record with status "created", owned by this process: all of it or nothing.
 
     name: recipe or notebook. config_json: the frozen config as canonical JSON; its bytes become `config.json` and their
     sha256 the digest. root: made if need be; default: where the parent is, else `runs_root()`. kind: "train" or
-    "batch". parent: path or id of the batch run that gets the new run as a child. The rest are record fields, see
-    `fields.UPDATABLE`.
+    "batch". parent: path or id of the batch run that gets the new run as a child. code: folder whose repository is
+    noted; default: the current one. The rest are record fields, see `fields.UPDATABLE`.
 
     Raises UsageError if the root can't be written, kind is unknown or config_json is no JSON object; NotFoundError for
     an unknown parent; RecordError for a field that can't be kept.
@@ -66,7 +67,7 @@ def create(
         fields["launch"] = mask(fields["launch"])
     folder, above = _place(root, parent)
     now = datetime.now(UTC)
-    git, changes = git_changes()
+    git, changes = git_changes(code)
     patch = mask(changes.patch.decode("utf-8", "replace")) if changes.patch is not None else None
     content = {
         "schema_version": SCHEMA_VERSION,
