@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import yaml
 from sciml_kernel.batch.values import Text
 from sciml_kernel.errors import ParameterError
 
-__all__ = ["from_pairs", "read_file"]
+__all__ = ["as_written", "from_pairs", "load", "read_file", "written"]
 
 
 def from_pairs(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
@@ -31,24 +31,41 @@ def read_file(path: str | Path) -> dict[str, Any]:
 
     Raises ParameterError naming the file, and for a name that is there twice.
     """
+    return as_written(*load(path))
+
+
+def load(path: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The mapping that a YAML or JSON file holds: once as YAML means it, once with every scalar as the text that is
+    written there. Raises ParameterError as `read_file`."""
+    is_json = Path(path).suffix == ".json"
     try:
         source = Path(path).read_text(encoding="utf-8")
-        if Path(path).suffix == ".json":
+        if is_json:
             plain = text = json.loads(source, object_pairs_hook=_once, parse_constant=float)
         else:
             plain, text = yaml.load(source, _Plain), yaml.load(source, _Texts)
     except OSError as error:
         raise ParameterError(f"parameter file {path} can't be read: {error.strerror}") from error
     except (yaml.YAMLError, ValueError) as error:
-        kind = "JSON" if Path(path).suffix == ".json" else "YAML"
-        raise ParameterError(f"parameter file {path} is no {kind}: {error}") from error
+        raise ParameterError(f"parameter file {path} is no {'JSON' if is_json else 'YAML'}: {error}") from error
     if plain is None:
-        return {}
+        return {}, {}
     if not isinstance(plain, dict) or not all(isinstance(name, str) for name in plain):
         raise ParameterError(f"parameter file {path} must hold 'name: value' lines, got {type(plain).__name__}")
-    if Path(path).suffix == ".json":  # there a text has quotes, so nothing is open
-        return plain
-    return {name: Text(text[name], value) if isinstance(text[name], str) else value for name, value in plain.items()}
+    return plain, text
+
+
+def as_written(plain: Mapping[str, Any], text: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of which a text parameter takes the text; where both are one (JSON), a text has quotes and nothing is
+    open."""
+    if plain is text:
+        return dict(plain)
+    return {name: written(value, text[name]) for name, value in plain.items()}
+
+
+def written(plain: Any, text: Any) -> Any:
+    """One value of `as_written`."""
+    return Text(text, plain) if isinstance(text, str) and plain is not text else plain
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -34,7 +34,9 @@ def list_runs(status: str | None, name: str | None, as_json: bool) -> None:
         echo_json(rows(table))
         return
     table = table.assign(started=table["started"].dt.strftime("%Y-%m-%d %H:%M:%S"), seconds=table["seconds"].round(1))
-    echo_table(table.drop(columns=["name"]), none=f"no such runs in {records.runs_root()}")
+    echo_table(
+        table.drop(columns=["name"]), none=f"no {'such ' if status or name else ''}runs in {records.runs_root()}"
+    )
 
 
 @runs.command()
