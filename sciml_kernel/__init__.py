@@ -7,6 +7,7 @@ Run something
     `watch`          a pool's state, ranks and call, renewed in place in a notebook
     `train`, `Run`   one experiment: config -> pool -> ranks -> metrics -> record; read `session.py` first
     `runs`           every run on disk, one row each
+    `stage`          a part of a notebook that a resumed batch run need not run again
     `note`           keep a result of this notebook with its batch run
 Look at data
     `open_universe`  dark-matter volumes, lazy, as an xarray Dataset
@@ -29,6 +30,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from sciml_kernel import config, cosmology, errors, metrics, records, views
+    from sciml_kernel.batch.stages import stage
     from sciml_kernel.cosmology import open_universe
     from sciml_kernel.data.folders import data_root
     from sciml_kernel.pool import Pool
@@ -48,6 +50,7 @@ __all__ = [
     "open_universe",
     "records",
     "runs",
+    "stage",
     "train",
     "views",
     "watch",
@@ -57,6 +60,7 @@ __getattr__, __dir__, _ = lazy_loader.attach(
     __name__,
     submodules=["config", "cosmology", "errors", "metrics", "records", "views"],
     submod_attrs={
+        "batch.stages": ["stage"],
         "cosmology": ["open_universe"],
         "data.folders": ["data_root"],
         "pool": ["Pool"],

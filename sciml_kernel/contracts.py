@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 __all__ = [
     "ERROR_VARIABLE",
     "PARENT_VARIABLE",
+    "RESUME_VARIABLE",
+    "STAGES_VARIABLE",
     "Collective",
     "Metric",
     "MetricEvent",
@@ -35,6 +37,12 @@ __all__ = [
 
 PARENT_VARIABLE = "SCIML_PARENT_RUN"
 """Set by a batch run in its kernel: path of the batch's record."""
+
+RESUME_VARIABLE = "SCIML_RESUME_RUN"
+"""Set by a batch run in its kernel: path of the record that it goes on from."""
+
+STAGES_VARIABLE = "SCIML_BATCH_STAGES"
+"""Set by a batch run in its kernel: JSON file, sha256 of a cell's source -> the stage that its tag says it is."""
 
 ERROR_VARIABLE = "SCIML_BATCH_ERROR"
 """Set by a batch run in its kernel: file that takes the error entry of a cell that raised."""

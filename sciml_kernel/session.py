@@ -78,7 +78,11 @@ def train(
     config = configs.resolve(spec.name, spec.model_type, [layer for layer in layers if layer is not None]).config
     if spec.check_data is not None:
         spec.check_data(config)
-    origin = _record_of(resume) if resume is not None else None
+    manifest = spec.describe_data(config.data.path) if spec.describe_data is not None else None
+    if resume is not None:
+        origin: records.Record | None = _record_of(resume)
+    elif origin := records.left_off(configs.digest(configs.to_json(config)), manifest):
+        print(f"goes on from run {origin.id}, which the earlier batch run had begun", flush=True)
 
     ranks: PoolLike = pool if pool is not None else Pool.attach()
     check_ranks(config.data.batch_size, ranks.n)
@@ -92,7 +96,7 @@ def train(
         kind="train",
         ranks=ranks.n,
         seeds={"train": config.train.seed, "data": config.data.data_seed},
-        data=spec.describe_data(config.data.path) if spec.describe_data is not None else None,
+        data=manifest,
         launch=ranks.command(),
         parent=parent,
         extra={"pool": ranks.name, "pool_id": ranks.id, "resumed_from": origin.id if origin else None},
@@ -255,6 +259,13 @@ class Run:
         )
         self._plots.append(plot)
         return plot
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A run is its record; so it can be a result of a stage."""
+        return Run.open, (str(self.record.path),)
+
+    def __sciml_fingerprint__(self) -> str:
+        return f"run {self.id}"
 
     def __repr__(self) -> str:
         return f"<Run {self.id}: {self.status}>"

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from sciml_kernel import records
 from sciml_kernel.batch import children, outputs
 from sciml_kernel.batch.ending import Ending
 from sciml_kernel.batch.progress import Progress
-from sciml_kernel.contracts import ERROR_VARIABLE, PARENT_VARIABLE
+from sciml_kernel.contracts import ERROR_VARIABLE, PARENT_VARIABLE, RESUME_VARIABLE, STAGES_VARIABLE
 from sciml_kernel.pool.owner import BATCH_OWNER_VARIABLE
 from sciml_kernel.pool.processes import ProcessId
 from sciml_kernel.records import Record
@@ -45,12 +45,12 @@ def conduct(
     progress: Progress,
     limits: Limits,
     copy: Path | None = None,
-    variables: Mapping[str, str] | None = None,
+    earlier: Record | None = None,
 ) -> None:
     """Run `cells` with a state that belongs to the record, and close the record with how it ended.
 
-    cells: executes the notebook through the engine. copy: another place for the executed notebook. variables: more
-    environment of the kernel. Afterwards there is no kernel and no pool of it. Raises what is no cell's fault.
+    cells: executes the notebook through the engine. copy: another place for the executed notebook. earlier: the run
+    that this one goes on from. Afterwards there is no kernel and no pool of it. Raises what is no cell's fault.
     """
     from sciml_kernel.batch.engine import State
 
@@ -67,13 +67,14 @@ def conduct(
         state = State(
             notebook=record.path / "notebook.ipynb",
             log=record.path / "logs" / "notebook.log",
-            env=_environment(record) | dict(variables or {}),
+            env=_environment(record, earlier),
             ending=ending,
             progress=progress,
             cell_timeout_s=limits.cell_s,
             on_cells=on_cells,
             before_shutdown=lambda state: children.wait(record, ending, abandon=state.error is not None),
             copy=copy,
+            earlier=earlier.path / "notebook.ipynb" if earlier is not None else None,
         )
         with ending.limit(limits.run_s, "the run"):
             cells(state)
@@ -116,9 +117,12 @@ def _finish(record: Record, state: State, ending: Ending) -> tuple[str, dict[str
     return state.status, error
 
 
-def _environment(record: Record) -> dict[str, str]:
+def _environment(record: Record, earlier: Record | None) -> dict[str, str]:
+    resumed = {RESUME_VARIABLE: str(earlier.path)} if earlier is not None else {}
     return {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name != RESUME_VARIABLE},
+        **resumed,
+        STAGES_VARIABLE: str(record.path / "logs" / "stages.json"),
         PARENT_VARIABLE: str(record.path),
         children.BATCH_VARIABLE: record.id,
         BATCH_OWNER_VARIABLE: json.dumps(ProcessId.of(os.getpid()).to_json()),

@@ -23,12 +23,13 @@ from papermill.translators import PythonTranslator, papermill_translators
 
 from sciml_kernel.batch.ending import Ending
 from sciml_kernel.batch.literals import as_json, as_source
-from sciml_kernel.batch.outputs import Streams, write_notebook
+from sciml_kernel.batch.outputs import Streams, add_kept_outputs, write_notebook
 from sciml_kernel.batch.progress import Progress
-from sciml_kernel.contracts import ERROR_VARIABLE
+from sciml_kernel.batch.stages import tagged
+from sciml_kernel.contracts import ERROR_VARIABLE, STAGES_VARIABLE
 from sciml_kernel.pool.oom import oom_kills
 from sciml_kernel.pool.processes import ProcessId
-from sciml_kernel.records import process_usage
+from sciml_kernel.records import process_usage, write_atomic
 
 __all__ = ["ENGINE", "KERNEL", "SciMLEngine", "State", "register", "translate"]
 
@@ -44,7 +45,7 @@ class State:
 
     cells: the record's list. error: its error entry, None while all is well. status: how the notebook ended, without
     its children. kernel: its process, once it runs. usage: what that took, up to the last cell. copy: another place for
-    the executed notebook.
+    the executed notebook. earlier: the executed notebook of the run that this one goes on from.
     """
 
     def __init__(
@@ -59,8 +60,10 @@ class State:
         on_cells: Callable[[list[dict[str, Any]], int | None], None],
         before_shutdown: Callable[[State], None],
         copy: Path | None = None,
+        earlier: Path | None = None,
     ) -> None:
         self.notebook, self.copy, self.log, self.env = notebook, copy, log, env
+        self.earlier = earlier
         self.ending, self.progress, self.cell_timeout_s = ending, progress, cell_timeout_s
         self.on_cells, self.before_shutdown = on_cells, before_shutdown
         self.cells: list[dict[str, Any]] = []
@@ -72,6 +75,8 @@ class State:
 
     def plan(self, node: Any) -> None:
         self.node = node
+        if stages := tagged(node.cells):
+            write_atomic(Path(self.env[STAGES_VARIABLE]), json.dumps(stages))
         indices = [index for index, cell in enumerate(node.cells) if cell.cell_type == "code"]
         self.cells = [{"index": index, "status": "not_run", "seconds": None} for index in indices]
         self.on_cells(self.cells, None)
@@ -214,6 +219,8 @@ class _Client(PapermillNotebookClient):
             words = _death(self.km, self._kills)
             cell.outputs.append(_error_output("DeadKernelError", words))
             state.fail("failed", "DeadKernelError", words, index, signal=_death_signal(self.km))
+        if status == "completed" and state.earlier is not None:
+            add_kept_outputs(cell, state.earlier)
         if status == "completed" and state.ending.reason is not None and goes_on:
             state.fail("", "", "", index)  # the cell was done, or swallowed the interrupt; the rest is not run
             goes_on = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import nbformat
 
 from sciml_kernel.records import write_atomic
 
-__all__ = ["Streams", "pictures", "to_html", "write_notebook"]
+__all__ = ["Streams", "add_kept_outputs", "pictures", "to_html", "write_notebook"]
 
 MOST_CHARACTERS = 40_000  # of what a cell prints, in the notebook; the record's log has all
 MOST_STREAMS = 20  # changes between standard output and error in a cell; what comes later is joined
@@ -57,6 +58,21 @@ def pictures(node: nbformat.NotebookNode, folder: Path) -> list[Path]:
             write_atomic(path, data)
             written.append(path)
     return written
+
+
+def add_kept_outputs(cell: Any, earlier: Path) -> None:
+    """Show in a cell that was kept as a whole what it showed when it was run, below the line that says so.
+
+    earlier: the executed notebook of that run. Nothing is added where it can't be read or has no such cell.
+    """
+    kept = [output.get("metadata", {}).get("sciml", {}) for output in cell.outputs]
+    if not any(note.get("kept") and note.get("whole") for note in kept):
+        return
+    with suppress(OSError, ValueError, nbformat.ValidationError):
+        for before in nbformat.read(earlier, as_version=4).cells:
+            if before.cell_type == "code" and before.source == cell.source:
+                cell.outputs += [one for one in before.outputs if "sciml" not in one.get("metadata", {})]
+                return
 
 
 class Streams:

@@ -16,9 +16,10 @@ from sciml_kernel import records
 from sciml_kernel.batch import source
 from sciml_kernel.batch.conduct import Limits, conduct
 from sciml_kernel.batch.ending import GRACE_S, Ending
-from sciml_kernel.batch.literals import as_json, as_source
+from sciml_kernel.batch.literals import as_json, as_source, from_source
 from sciml_kernel.batch.parameters import resolve
 from sciml_kernel.batch.progress import Progress, Quiet
+from sciml_kernel.batch.stages import tagged
 from sciml_kernel.config.digest import canonical_json
 from sciml_kernel.errors import EnvironmentNotFitError, UsageError
 from sciml_kernel.pool import Pool
@@ -27,7 +28,17 @@ from sciml_kernel.records import Record
 if TYPE_CHECKING:
     from sciml_kernel.batch.engine import State
 
-__all__ = ["Plan", "execute", "open_record", "plan", "plan_source", "run_notebook"]
+__all__ = [
+    "Plan",
+    "as_before",
+    "earlier_run",
+    "execute",
+    "open_record",
+    "plan",
+    "plan_source",
+    "recorded_parameters",
+    "run_notebook",
+]
 
 
 @dataclass(frozen=True)
@@ -104,6 +115,7 @@ def plan_source(
 ) -> Plan:
     """`plan` of a notebook that has been read already."""
     injected, everything = resolve(found.node.cells, parameters, n_ranks=n_ranks)
+    tagged(found.node.cells)
     ranks = everything.get("n_ranks")
     if n_ranks is not None and n_ranks < 1:
         raise UsageError(f"-n must be at least 1 rank, got {n_ranks}")
@@ -119,7 +131,7 @@ def plan_source(
 
 
 def run_notebook(
-    notebook: str | Path,
+    notebook: str | Path | None,
     parameters: Mapping[str, Any] | None = None,
     *,
     name: str | None = None,
@@ -130,12 +142,14 @@ def run_notebook(
     grace_s: float = GRACE_S,
     progress: Progress | None = None,
     launch: str | None = None,
+    resume: str | Path | Record | None = None,
 ) -> Record:
     """Run a notebook in the `sciml` kernel and return its record, whose status says how it ended.
 
     parameters: values by name. n_ranks: value of the parameter n_ranks. timeout_s, cell_timeout_s: seconds for the
     whole run and for each cell. grace_s: seconds between asking a run to end and killing its kernel. launch: command
-    that the record notes.
+    that the record notes. resume: an earlier run to go on from: its notebook unless another is given, its parameters
+    where none are given; finished stages are kept, and a training goes on from its last checkpoint.
 
     A cell that fails, a dead kernel, a signal or a time limit do not raise: they are in the record. SIGINT and SIGTERM
     are taken over meanwhile (in the main thread). Afterwards there is no kernel and no pool of it.
@@ -145,18 +159,63 @@ def run_notebook(
     for limit, value in (("timeout_s", timeout_s), ("cell_timeout_s", cell_timeout_s)):
         if value is not None and value <= 0:
             raise UsageError(f"{limit} must be more than 0 seconds, got {value:g}")
+    earlier = earlier_run(resume) if resume is not None else None
+    if earlier is not None:
+        notebook, parameters, name, runs_root = as_before(earlier, notebook, parameters, name, n_ranks)
+    if notebook is None:
+        raise UsageError("which notebook? Give one, or a run to resume")
     what = plan(notebook, parameters, name=name, runs_root=runs_root, n_ranks=n_ranks)
     ending = Ending(grace_s)
     with ending.signals():
-        record = open_record(what, launch=launch)
+        extra = {"resumed_from": earlier.id} if earlier is not None else {}
+        record = open_record(what, launch=launch, extra=extra)
         conduct(
             record,
             partial(execute, what),
             ending=ending,
             progress=progress or Quiet(),
             limits=Limits(timeout_s, cell_timeout_s),
+            earlier=earlier,
         )
     return record
+
+
+def earlier_run(resume: str | Path | Record) -> Record:
+    """Raises UsageError for a run that goes on still, or is no batch run."""
+    record = resume if isinstance(resume, Record) else records.find(resume)
+    content = record.read()
+    if content["kind"] != "batch":
+        raise UsageError(f"run {record.id} is a training; `sciml train --resume` or `Run.resume()` go on with it")
+    if content["status"] not in records.END_STATES:
+        raise UsageError(f"run {record.id} is {content['status']} still; interrupt it first")
+    return record
+
+
+def as_before(
+    earlier: Record,
+    notebook: str | Path | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    n_ranks: int | None = None,
+) -> tuple[Path, dict[str, Any], str, Path]:
+    """Notebook, parameters, name and runs root of a resumed run: the earlier one's where nothing else is given."""
+    content = earlier.read()
+    before = recorded_parameters(earlier)
+    if n_ranks is not None:
+        before.pop("n_ranks", None)
+    given = {**before, **(parameters or {})}
+    return Path(notebook or content["extra"]["notebook"]), given, name or content["name"], earlier.path.parent
+
+
+def recorded_parameters(record: Record) -> dict[str, Any]:
+    """All parameters of a batch run, with their types."""
+    config, values = record.config(), {}
+    for name, text in config["parameters_python"].items():
+        try:
+            values[name] = from_source(text)
+        except Exception:  # of a class that only the notebook knows
+            values[name] = config["parameters"][name]
+    return values
 
 
 def open_record(what: Plan, *, launch: str | None = None, extra: Mapping[str, Any] | None = None) -> Record:

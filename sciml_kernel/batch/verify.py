@@ -16,9 +16,8 @@ import nbformat
 from sciml_kernel import records
 from sciml_kernel.batch.conduct import Limits, conduct
 from sciml_kernel.batch.ending import Ending
-from sciml_kernel.batch.literals import from_source
 from sciml_kernel.batch.progress import Progress, Quiet
-from sciml_kernel.batch.run import Plan, execute, open_record, plan_source
+from sciml_kernel.batch.run import Plan, execute, open_record, plan_source, recorded_parameters
 from sciml_kernel.batch.source import Source
 from sciml_kernel.errors import PoolError, RecordError, RemoteError, RunError, SciMLError, UsageError
 from sciml_kernel.metrics.jsonl import read_events
@@ -192,12 +191,7 @@ def _plan_of(record: Record) -> Plan:
     node.metadata.pop("papermill", None)
     content, config = record.read(), record.config()
     source = Source(Path(content["extra"]["notebook"]), node, config["notebook_sha256"])
-    given = {}
-    for name, text in config["parameters_python"].items():
-        try:
-            given[name] = from_source(text)
-        except Exception:  # of a class that only the notebook knows
-            given[name] = config["parameters"][name]
+    given = recorded_parameters(record)
     return plan_source(source, given, name=content["name"], runs_root=record.path.parent)
 
 

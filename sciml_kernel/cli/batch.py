@@ -27,6 +27,7 @@ _EXIT_CODES = {"completed": 0, "failed": 1, "interrupted": 130, "timeout": 124, 
 @click.option("--name", help="Name in the run's id; the notebook's by default.")
 @click.option("--timeout", type=float, help="Seconds for the whole run.")
 @click.option("--cell-timeout", type=float, help="Seconds for each cell.")
+@click.option("--resume", metavar="RUN", help="Go on from an earlier run: id, its unique beginning, or a path.")
 @click.option(
     "--check", type=click.Path(path_type=Path), help="Run the parameter sets of a folder at toy size; compare."
 )
@@ -42,6 +43,7 @@ def batch(
     name: str | None,
     timeout: float | None,
     cell_timeout: float | None,
+    resume: str | None,
     check: Path | None,
     help_notebook: bool,
     dry_run: bool,
@@ -57,31 +59,37 @@ def batch(
     from sciml_kernel.batch.parameter_files import from_pairs
     from sciml_kernel.batch.parameters import describe
     from sciml_kernel.batch.progress import Lines, Quiet
+    from sciml_kernel.batch.run import as_before, earlier_run
     from sciml_kernel.batch.sets import read_set
 
     if check is not None:
         return _check(check, Quiet() if quiet or as_json else Lines(), as_json=as_json)
     chosen = read_set(file) if file else None
     notebook = notebook or (chosen.notebook if chosen else None)
+    runs_root: Path | None = None
+    given = {**(chosen.parameters if chosen else {}), **from_pairs(pairs)}
+    if resume is not None:
+        notebook, given, name, runs_root = as_before(earlier_run(resume), notebook, given, name, n_ranks)
     if notebook is None:
         raise click.UsageError("which notebook? Write NOTEBOOK, or -f with a parameter set that names one")
     if help_notebook:
         click.echo(describe(source.read(notebook).node.cells))
         return 0
-    given = {**(chosen.parameters if chosen else {}), **from_pairs(pairs)}
     name = name or (chosen.path.stem if chosen and chosen.notebook else None)
     if dry_run:
-        click.echo(plan(notebook, given, name=name, n_ranks=n_ranks).describe())
+        click.echo(plan(notebook, given, name=name, n_ranks=n_ranks, runs_root=runs_root).describe())
         return 0
     record = run_notebook(
         notebook,
         given,
         name=name,
+        runs_root=runs_root,
         n_ranks=n_ranks,
         timeout_s=timeout,
         cell_timeout_s=cell_timeout,
         progress=Quiet() if quiet or as_json else Lines(),
         launch=shlex.join(["sciml", *sys.argv[1:]]),
+        resume=resume,
     )
     content = record.read()
     if as_json:

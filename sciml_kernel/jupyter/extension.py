@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sciml_kernel.jupyter import batch_notes, display, help, ownership, tracebacks
+from sciml_kernel.jupyter import batch_notes, display, help, ownership, stages, tracebacks
 from sciml_kernel.jupyter.magics import SciMLMagics
 
 __all__ = ["load"]
@@ -20,6 +20,7 @@ def load(shell: Any) -> None:
     display.register()
     tracebacks.add(shell)
     batch_notes.add(shell)
+    stages.add(shell)
     kernel = getattr(shell, "kernel", None)
     if kernel is not None:
         ownership.tie(kernel)

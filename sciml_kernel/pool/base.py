@@ -100,6 +100,13 @@ class BasePool(ABC):
         """One row a rank: state, host, pid, cores, memory of its host and its own, gpu, versions, last seen, call."""
         return tables.ranks_table(self.health())
 
+    def __reduce__(self) -> Any:
+        raise TypeError("a pool is processes, which can't be kept; start it again")
+
+    def __sciml_fingerprint__(self) -> str:
+        """What a result may hang on: not which processes they are, but how many."""
+        return f"pool of {self.n} ranks"
+
     def __repr__(self) -> str:
         return tables.one_line(self.name, self.health(), type(self).__name__)
 

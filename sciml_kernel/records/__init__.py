@@ -3,6 +3,7 @@
 root.py         where runs are kept
 record.py       `Record`, `read`: one directory a run (DESIGN "Files on disk")
 new.py          `create`: begin one
+lineage.py      what a resumed run goes on from
 fields.py       what `record.json` may hold, checked; `error_fields` turns an exception into its `error`
 owner.py        which process a running record belongs to, and whether it still lives
 files.py        atomic writes
@@ -26,6 +27,7 @@ from sciml_kernel.records.fields import END_STATES, error_fields
 from sciml_kernel.records.files import write_atomic
 from sciml_kernel.records.find import find, newest
 from sciml_kernel.records.git import git_state
+from sciml_kernel.records.lineage import earlier_runs, left_off, lineage
 from sciml_kernel.records.new import create
 from sciml_kernel.records.notes import note
 from sciml_kernel.records.owner import this_process
@@ -43,6 +45,7 @@ __all__ = [
     "Record",
     "compare",
     "create",
+    "earlier_runs",
     "environment",
     "environment_of",
     "error_fields",
@@ -50,6 +53,8 @@ __all__ = [
     "find",
     "git_state",
     "is_secret_name",
+    "left_off",
+    "lineage",
     "list_runs",
     "lock_hash",
     "mask",
