@@ -11,7 +11,6 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +25,6 @@ from sciml_kernel.errors import (
     PoolBusyError,
     PoolDeadError,
     RecordError,
-    RemoteError,
     RunCancelledError,
     RunError,
     RunInterruptedError,
@@ -110,7 +108,7 @@ def train(
     try:
         call = ranks.submit(ENTRY, payload)
     except BaseException as error:
-        record.close("failed", _as_error(error))
+        record.close("failed", error)
         raise
     return Run(record, pool=ranks, call=call)
 
@@ -279,7 +277,7 @@ class Run:
             hard = isinstance(error, RunInterruptedError) or getattr(error, "type_name", "") == "KeyboardInterrupt"
             with contextlib.suppress(RecordError):  # a rank may close it in this moment, and knows better
                 if self.record.read()["status"] not in records.END_STATES:
-                    self.record.close("interrupted" if hard else "failed", _as_error(error))
+                    self.record.close("interrupted" if hard else "failed", error)
         finally:
             self._over.set()
 
@@ -289,7 +287,7 @@ class Run:
             with contextlib.suppress(SciMLError):  # it is being written, or its pool is gone
                 health = self._its_pool().health()
                 if health.exits and not health.live:
-                    self.record.close("failed", _as_error(PoolDeadError(health.reason, exits=health.exits)))
+                    self.record.close("failed", PoolDeadError(health.reason, exits=health.exits))
             with contextlib.suppress(SciMLError):
                 if self.status in records.END_STATES:
                     return self._over.set()
@@ -396,14 +394,3 @@ def check_ranks(batch_size: int, n_ranks: int) -> None:
 
 def _record_of(run: str | Path | Run) -> records.Record:
     return run.record if isinstance(run, Run) else records.find(run)
-
-
-def _as_error(error: BaseException) -> Mapping[str, Any]:
-    """The record's error entry for an exception seen by the notebook."""
-    entry: dict[str, Any] = {"type": type(error).__name__, "message": str(error)}
-    if isinstance(error, RemoteError):
-        entry |= {"type": error.type_name, "message": error.message, "rank": error.rank}
-    if isinstance(error, PoolDeadError) and error.exits:
-        first = error.exits[0]
-        entry |= {key: first.get(key) for key in ("rank", "host", "signal")}
-    return entry

@@ -218,13 +218,16 @@ def recorded_parameters(record: Record) -> dict[str, Any]:
     return values
 
 
-def open_record(what: Plan, *, launch: str | None = None, extra: Mapping[str, Any] | None = None) -> Record:
-    """The record of a run that is about to begin. launch: the command; default: this process's."""
+def open_record(
+    what: Plan, *, launch: str | None = None, parent: Path | None = None, extra: Mapping[str, Any] | None = None
+) -> Record:
+    """The record of a run that is about to begin. launch: the command; default: this process's. parent: of a grid."""
     return records.create(
         what.name,
         what.config_json,
         root=what.runs_root,
         kind="batch",
+        parent=parent,
         ranks=what.n_ranks,
         seeds=what.seeds,
         launch=launch or shlex.join(sys.argv),

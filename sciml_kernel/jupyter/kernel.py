@@ -7,10 +7,8 @@ before a crash is not lost with the kernel.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import platform
-import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +21,7 @@ from traitlets import List
 
 from sciml_kernel import __version__
 from sciml_kernel.pool import owner
+from sciml_kernel.pool.processes import die_with_parent
 
 __all__ = ["SciMLKernel", "main"]
 
@@ -76,11 +75,10 @@ def end_with_batch_run() -> None:
     ipykernel notices the end of its parent as well, but by a thread, and a call that holds the interpreter stops that.
     """
     run = owner.batch_owner()
-    if run is not None and run.here and run.pid == os.getppid() and sys.platform == "linux":
-        pr_set_pdeathsig = 1  # prctl(2)
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, int(signal.SIGKILL))
+    if run is not None and run.here and run.pid == os.getppid():
+        die_with_parent()
         if os.getppid() != run.pid:  # it ended meanwhile
-            os.kill(os.getpid(), signal.SIGKILL)
+            sys.exit("the batch run has ended")
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 SCHEMA_VERSION = 1
-KINDS = ("train", "batch")
+KINDS = ("train", "batch", "grid")
 END_STATES = ("completed", "failed", "interrupted", "timeout", "cancelled")
 STATES = ("created", "running", *END_STATES)
 CELL_STATES = ("completed", "failed", "not_run", "interrupted")

@@ -47,8 +47,8 @@ def create(
     """Make a record with status "created", owned by this process: all of it or nothing.
 
     name: recipe or notebook. config_json: the frozen config as canonical JSON; its bytes become `config.json` and their
-    sha256 the digest. root: made if need be; default: where the parent is, else `runs_root()`. kind: "train" or
-    "batch". parent: path or id of the batch run that gets the new run as a child. code: folder whose repository is
+    sha256 the digest. root: made if need be; default: where the parent is, else `runs_root()`. kind: "train",
+    "batch" or "grid". parent: path or id of the run that gets the new one as a child. code: folder whose repository is
     noted; default: the current one. The rest are record fields, see `fields.UPDATABLE`.
 
     Raises UsageError if the root can't be written, kind is unknown or config_json is no JSON object; NotFoundError for
