@@ -70,13 +70,16 @@ class TerminalTable:
             self._live.stop()
 
     def _table(self, grid: Grid) -> Table:
+        from rich import box
         from rich.table import Table
         from rich.text import Text
 
         head, rows = table_rows(grid)
-        table = Table(title=f"{grid.record.id}: {_counts(grid)}", title_justify="left")
-        for name in head:
-            table.add_column(name, overflow="ellipsis", no_wrap=True)
+        table = Table(title=f"{grid.record.id}: {_counts(grid)}", title_justify="left", box=box.SIMPLE_HEAD)
+        for name, cells in zip(head, zip(*rows, strict=True), strict=True):
+            # in a narrow terminal long names are folded and reasons cut, but no column is lost
+            widest = 6 if name == "reason" else max(map(len, cells))
+            table.add_column(Text(name, overflow="fold"), overflow="ellipsis", no_wrap=False, min_width=widest)
         for row in rows:
             table.add_row(*(Text(cell, style=_COLOURS.get(cell, "")) for cell in row))
         return table
