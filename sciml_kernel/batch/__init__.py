@@ -13,7 +13,7 @@
 `sets`         files that name a notebook, its parameters and what they must give
 `verify`       does a run still hold?
 `plugin`       `papermill --engine sciml`
-`outputs`      executed notebook, HTML, PNGs
+`outputs`      executed notebook, PNGs; `report` the run's page, `index_page` the page of all runs
 `progress`     what is seen while it runs
 """
 

@@ -9,13 +9,16 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sciml_kernel import records
 from sciml_kernel.batch import children, outputs
 from sciml_kernel.batch.ending import Ending
+from sciml_kernel.batch.index_page import renew_index
 from sciml_kernel.batch.progress import Progress
+from sciml_kernel.batch.report import write_page
 from sciml_kernel.contracts import ERROR_VARIABLE, PARENT_VARIABLE, RESUME_VARIABLE, STAGES_VARIABLE
 from sciml_kernel.pool.owner import BATCH_OWNER_VARIABLE
 from sciml_kernel.pool.processes import ProcessId
@@ -83,6 +86,7 @@ def conduct(
             usage={"wall_s": round(time.monotonic() - began, 3), "kernel": state.usage},
             **children.gathered(record),
         )
+        status, error = _show(record, state, status, error)
     except BaseException as problem:
         status, error = "failed", records.error_fields(problem)
         raise
@@ -91,11 +95,14 @@ def conduct(
         with suppress(Exception):
             children.stop_pools(record.id)
         record.close(status, error)
+        if record.read()["parent"] is None:
+            with suppress(Exception):  # the run is over and its record closed; a page of all is no part of it
+                renew_index(record.path.parent)
         progress.end(status, f"{error['type']}: {error['message']}" if error else "")
 
 
 def _finish(record: Record, state: State, ending: Ending) -> tuple[str, dict[str, Any] | None]:
-    """Stop what is left, judge the children, write HTML and pictures."""
+    """Stop what is left and judge the children."""
     children.stop_pools(record.id, state.kernel)
     if ending.reason is not None and state.error is None:
         state.fail("", "", "", None)
@@ -106,15 +113,23 @@ def _finish(record: Record, state: State, ending: Ending) -> tuple[str, dict[str
             state.status, error = "failed", bad
         else:
             error |= {key: bad[key] for key in ("rank", "host", "signal", "step") if bad.get(key) is not None}
-    if state.node is not None:
-        try:
-            outputs.pictures(state.node, record.figures_dir)
-            outputs.to_html(record.path / "notebook.ipynb", record.path / "notebook.html")
-        except Exception as problem:
-            if error is None:
-                message = f"the notebook ran, but it can't be shown as HTML: {problem}"
-                state.status, error = "failed", {"type": type(problem).__name__, "message": message}
     return state.status, error
+
+
+def _show(record: Record, state: State, status: str, error: dict[str, Any] | None) -> tuple[str, dict[str, Any] | None]:
+    """Write pictures and page, with the end that the record will have; where that fails, the run does."""
+    if state.node is None:
+        return status, error
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    content = record.read() | {"status": status, "error": error, "ended_utc": now}
+    try:
+        outputs.pictures(state.node, record.figures_dir)
+        write_page(record, content, record.path / "notebook.html")
+    except Exception as problem:
+        if error is None:
+            message = f"the notebook ran, but its page can't be written: {problem}"
+            return "failed", {"type": type(problem).__name__, "message": message}
+    return status, error
 
 
 def _environment(record: Record, earlier: Record | None) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What a run leaves to look at: the executed notebook, the same as HTML, every picture as a PNG."""
+"""What a run leaves to look at: the executed notebook, with texts that are bounded, and every picture as a PNG."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import nbformat
 
 from sciml_kernel.records import write_atomic
 
-__all__ = ["Streams", "add_kept_outputs", "pictures", "to_html", "write_notebook"]
+__all__ = ["Streams", "add_kept_outputs", "pictures", "write_notebook"]
 
 MOST_CHARACTERS = 40_000  # of what a cell prints, in the notebook; the record's log has all
 MOST_STREAMS = 20  # changes between standard output and error in a cell; what comes later is joined
@@ -25,20 +25,6 @@ _LEFT_OUT = re.compile(r"\.\.\. (\d+) characters are left out here; [^\n]*\n")
 def write_notebook(node: nbformat.NotebookNode, path: Path) -> None:
     """Replace it as a whole: the earlier one stays readable until this one is complete."""
     write_atomic(path, nbformat.writes(node))
-
-
-def to_html(notebook: Path, target: Path) -> None:
-    """The notebook as one HTML file with its pictures inside."""
-    from nbconvert import HTMLExporter
-
-    exporter = HTMLExporter(embed_images=True)
-    exporter.log.setLevel("ERROR")  # it warns of pictures without alternative text
-    node = nbformat.read(notebook, as_version=4)
-    for cell in node.cells:  # HoloViews leaves outputs that hold nothing, and the exporter warns of each
-        if "outputs" in cell:
-            cell.outputs = [output for output in cell.outputs if output.get("data", True)]
-    text, _ = exporter.from_notebook_node(node, resources={"metadata": {"name": notebook.parent.name}})
-    write_atomic(target, text)
 
 
 def pictures(node: nbformat.NotebookNode, folder: Path) -> list[Path]:

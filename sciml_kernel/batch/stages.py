@@ -22,11 +22,12 @@ import shutil
 import time
 from collections.abc import Iterable, MutableMapping
 from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from sciml_kernel import __version__, records
+from sciml_kernel import records
 from sciml_kernel.batch.fingerprint import Unknown, describe, fingerprint, named_by
 from sciml_kernel.contracts import PARENT_VARIABLE
 from sciml_kernel.errors import UsageError
@@ -163,9 +164,10 @@ class Stage:
     # -- what it depends on -------------------------------------------------------------------------------------------
 
     def _inputs_now(self, trace: Trace) -> dict[str, list[str]]:
+        package = version("sciml-kernel")
         found = {
             "the code of the stage": [fingerprint(trace.source), "the code of the stage"],
-            "the package": [__version__, __version__],
+            "the package": [package, package],
             "the lock of the environment": [records.lock_hash() or "", records.lock_hash() or "none"],
         }
         for name in self._names_read(trace):

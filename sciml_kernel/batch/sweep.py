@@ -24,6 +24,7 @@ from typing import Any, Literal, Protocol
 from sciml_kernel import records
 from sciml_kernel.batch.budget import Budget, Share
 from sciml_kernel.batch.grid import read_grid, variants
+from sciml_kernel.batch.index_page import renew_index
 from sciml_kernel.batch.literals import as_json, as_source
 from sciml_kernel.batch.run import Plan, plan
 from sciml_kernel.config.digest import canonical_json
@@ -211,6 +212,8 @@ class _Sweep:
             with suppress(OSError):
                 grid.write_index()
             record.close(status, error)
+            with suppress(Exception):
+                renew_index(record.path.parent)
             self.watcher.end(grid)
         return grid
 

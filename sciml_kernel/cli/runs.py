@@ -1,4 +1,4 @@
-"""`sciml runs list|show|compare|verify|export`."""
+"""`sciml runs list|show|compare|verify|export|index`."""
 
 from __future__ import annotations
 
@@ -127,6 +127,14 @@ def export(run: tuple[str, ...], to: Path | None, kind: str | None, table: str, 
         click.echo(text, nl=False)
     else:
         click.echo(f"{len(frame)} rows in {to}", err=True)
+
+
+@runs.command()
+def index() -> None:
+    """Write index.html in the runs root: every run, with a picture and the way to its page."""
+    from sciml_kernel.batch.index_page import write_index
+
+    click.echo(write_index())
 
 
 def _echo_comparison(found: Comparison) -> None:

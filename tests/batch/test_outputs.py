@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_notebook, new_output
+from nbformat.v4 import new_output
 
-from sciml_kernel.batch.outputs import MOST_CHARACTERS, Streams, to_html
+from sciml_kernel.batch.outputs import MOST_CHARACTERS, Streams
 
 
 def collect(*texts: tuple[str, str]) -> list[tuple[str, str]]:
@@ -61,16 +58,3 @@ def test_streams_that_alternate_stay_small_too() -> None:
     assert [name for name, _ in found[:4]] == ["stdout", "stderr", "stdout", "stderr"]
     assert found[0][1].startswith("0 ")
     assert "1999 xxx" in found[-1][1]
-
-
-def test_the_page_holds_the_pictures_and_says_nothing_of_empty_outputs(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    pixel = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-    outputs = [new_output("display_data"), new_output("display_data", {"image/png": pixel})]
-    cell = new_code_cell("1", outputs=outputs)
-    nbformat.write(new_notebook(cells=[cell]), tmp_path / "notebook.ipynb")
-    to_html(tmp_path / "notebook.ipynb", tmp_path / "notebook.html")  # a warning would be an error here
-    assert pixel[:40] in (tmp_path / "notebook.html").read_text()
-    assert not caplog.records
-    assert len(nbformat.read(tmp_path / "notebook.ipynb", 4).cells[0].outputs) == 2  # the notebook keeps what was there

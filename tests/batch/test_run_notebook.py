@@ -179,7 +179,7 @@ def test_a_signal_ends_the_command_with_its_own_status_and_code(
                 break
         process.stdout.read()
         assert process.wait(60) == code
-    (run_id,) = [path.name for path in records.runs_root().iterdir()]
+    (run_id,) = [path.parent.name for path in records.runs_root().glob("*/record.json")]
     record = records.find(run_id)
     assert record.read()["status"] == status
     assert statuses(record) == ["interrupted", "not_run"]

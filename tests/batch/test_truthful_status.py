@@ -51,8 +51,8 @@ class Batch:
 
     @property
     def record(self) -> Record:
-        batches = [run for run in records.runs_root().iterdir() if not (run / "record.json").is_symlink()]
-        (found,) = [Record(run) for run in batches if Record(run).read()["kind"] == "batch"]
+        runs = [Record(path.parent) for path in records.runs_root().glob("*/record.json")]
+        (found,) = [run for run in runs if run.read()["kind"] == "batch"]
         return found
 
 
