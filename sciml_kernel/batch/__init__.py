@@ -7,7 +7,8 @@
 `ending`       why a run is to end early, and how it is made to
 `conduct`      what is done around the cells: record, signals, limits, pools, HTML
 `children`     the trainings and pools that a notebook started
-`stages`       parts that a resumed run need not run again; `fingerprint` says whether their inputs are what they were
+`stages`       parts that a resumed run need not run again; `stage_results` keeps what they leave, `fingerprint` says
+               whether their inputs are what they were
 `grid`         which variants there are; `sweep` runs them side by side, `variant` is one, `sweep_table` shows them
 `budget`       which processors and GPUs each variant gets
 `sets`         files that name a notebook, its parameters and what they must give

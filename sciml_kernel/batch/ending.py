@@ -30,10 +30,12 @@ class Reason:
 
 
 class Ending:
-    """One for a run. `reason` is None until something asks for an end; the first reason stays."""
+    """One for a run. `reason` is None until something asks for an end; the first reason stays. `signalled`: whether
+    that was a signal to this process."""
 
     def __init__(self, grace_s: float = GRACE_S) -> None:
         self.reason: Reason | None = None
+        self.signalled = False
         self.grace_s = grace_s
         self.hard = threading.Event()
         self._kernel: int | None = None
@@ -88,6 +90,7 @@ class Ending:
                 timer.cancel()
 
     def _take_signal(self, number: int, frame: FrameType | None) -> None:
+        self.signalled = self.signalled or self.reason is None
         if number == signal.SIGINT:
             self.request("interrupted", "RunInterruptedError", "interrupted (SIGINT)")
         else:

@@ -98,16 +98,32 @@ def _names(code: types.CodeType) -> list[str]:
 
 def _class_or_library(value: Any, seen: tuple[int, ...]) -> str:
     module = getattr(value, "__module__", None)
-    if module == "__main__":
-        return _hash(_source(value) + "".join(_of(base, seen) for base in value.__bases__))
-    return f"{module}.{getattr(value, '__qualname__', '')}"
+    if module != "__main__":
+        return f"{module}.{getattr(value, '__qualname__', '')}"
+    parts = [value.__qualname__, *(_of(base, seen) for base in value.__bases__)]
+    for name, item in vars(value).items():
+        inner = getattr(item, "__func__", item)  # of a classmethod or staticmethod
+        functions = [inner] if isinstance(inner, types.FunctionType) else []
+        if isinstance(item, property):
+            functions = [one for one in (item.fget, item.fset, item.fdel) if isinstance(one, types.FunctionType)]
+        if functions:
+            parts += [name, *(_function(one, seen) for one in functions)]
+        elif not (name.startswith("__") or name.startswith("_abc")):  # what the class machinery adds says nothing new
+            parts += [name, _of(item, seen)]
+    return _hash("".join(parts))
 
 
-def _source(value: Any) -> str:
+def _source(function: types.FunctionType) -> str:
+    """Text of a function; what it was compiled to, where there is no text, as of a dataclass's own `__init__`."""
     try:
-        return inspect.getsource(value)
-    except (OSError, TypeError) as error:
-        raise Unknown(f"{getattr(value, '__name__', value)} without its source") from error
+        return inspect.getsource(function)
+    except (OSError, TypeError):
+        return _compiled(function.__code__)
+
+
+def _compiled(code: types.CodeType) -> str:
+    inner = [_compiled(one) if isinstance(one, types.CodeType) else repr(one) for one in code.co_consts]
+    return f"{code.co_code.hex()}{code.co_names}{code.co_varnames}{inner}"
 
 
 def _hash(text: str) -> str:

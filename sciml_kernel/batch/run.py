@@ -21,7 +21,7 @@ from sciml_kernel.batch.parameters import resolve
 from sciml_kernel.batch.progress import Progress, Quiet
 from sciml_kernel.batch.stages import tagged
 from sciml_kernel.config.digest import canonical_json
-from sciml_kernel.errors import EnvironmentNotFitError, UsageError
+from sciml_kernel.errors import EnvironmentNotFitError, RunCancelledError, RunInterruptedError, UsageError
 from sciml_kernel.pool import Pool
 from sciml_kernel.records import Record
 
@@ -36,6 +36,7 @@ __all__ = [
     "open_record",
     "plan",
     "plan_source",
+    "raise_signal",
     "recorded_parameters",
     "run_notebook",
 ]
@@ -143,6 +144,7 @@ def run_notebook(
     progress: Progress | None = None,
     launch: str | None = None,
     resume: str | Path | Record | None = None,
+    raise_on_signal: bool = True,
 ) -> Record:
     """Run a notebook in the `sciml` kernel and return its record, whose status says how it ended.
 
@@ -151,8 +153,10 @@ def run_notebook(
     that the record notes. resume: an earlier run to go on from: its notebook unless another is given, its parameters
     where none are given; finished stages are kept, and a training goes on from its last checkpoint.
 
-    A cell that fails, a dead kernel, a signal or a time limit do not raise: they are in the record. SIGINT and SIGTERM
-    are taken over meanwhile (in the main thread). Afterwards there is no kernel and no pool of it.
+    A cell that fails, a dead kernel or a time limit do not raise: they are in the record. SIGINT and SIGTERM are taken
+    over meanwhile (in the main thread) and end the run; then RunInterruptedError or RunCancelledError is raised, so
+    that a cell that runs a notebook is interrupted as well, unless raise_on_signal is False. Afterwards there is no
+    kernel and no pool of it.
 
     Raises, before anything is written: NotFoundError, UsageError, ParameterError, EnvironmentNotFitError.
     """
@@ -177,7 +181,16 @@ def run_notebook(
             limits=Limits(timeout_s, cell_timeout_s),
             earlier=earlier,
         )
+    if raise_on_signal and ending.signalled:
+        raise_signal(record)
     return record
+
+
+def raise_signal(record: Record) -> None:
+    """Raise what a run ended with that was asked to end by a signal."""
+    status = record.read()["status"]
+    kind = RunInterruptedError if status == "interrupted" else RunCancelledError
+    raise kind(f"run {record.id} ended by a signal: it is {status}")
 
 
 def earlier_run(resume: str | Path | Record) -> Record:

@@ -29,37 +29,24 @@ from typing import Any
 
 from sciml_kernel import records
 from sciml_kernel.batch.fingerprint import Unknown, describe, fingerprint, named_by
+from sciml_kernel.batch.stage_results import (
+    Absent,
+    file_mark,
+    local_modules,
+    random_marks,
+    read_results,
+    write_results,
+)
 from sciml_kernel.contracts import PARENT_VARIABLE
 from sciml_kernel.errors import UsageError
 from sciml_kernel.records import Record
 from sciml_kernel.records.hashes import describe_files
 
-__all__ = ["Absent", "Stage", "Trace", "kept_stages", "stage", "tagged"]
+__all__ = ["Stage", "Trace", "kept_stages", "stage", "tagged"]
 
 FOLDER = "stages"
 TAG = "stage:"
 _begun: set[tuple[str, str]] = set()
-
-
-class Absent:
-    """Stands for a result of a kept stage that can't be kept itself. Any use of it says so."""
-
-    def __init__(self, name: str, stage: str, why: str) -> None:
-        object.__setattr__(self, "_words", (name, stage, why))
-
-    def __getattr__(self, attribute: str) -> Any:
-        raise UsageError(str(self))
-
-    def __call__(self, *_: Any, **__: Any) -> Any:
-        raise UsageError(str(self))
-
-    def __str__(self) -> str:
-        name, stage, why = self._words
-        words = f"{name!r} was made in stage {stage!r}, which was not run again, and can't be kept"
-        return f"{words} ({why}); make it outside of the stage"
-
-    def __repr__(self) -> str:
-        return f"<absent: {self}>"
 
 
 @dataclass(frozen=True)
@@ -78,13 +65,19 @@ class Trace:
 
 @dataclass
 class _Note:
-    """`stage.json`. inputs: name -> [fingerprint, words]. absent: result -> why it is not kept. runs: trainings begun
-    in the stage. kept_from: the run in which it was really run, None for this one."""
+    """`stage.json`. inputs: name -> [fingerprint, words]. modules: path -> sha256 of loaded code that is not installed.
+    random: generator -> mark of its state at the beginning, of those that the body used. changed: inputs that it
+    changed in place. deleted: names that it deleted. absent: result -> why it is not kept. runs: trainings begun in the
+    stage. kept_from: the run in which it was really run, None for this one."""
 
     name: str
     inputs: dict[str, list[str]]
     files: list[dict[str, Any]] = field(default_factory=list)
+    modules: dict[str, str] = field(default_factory=dict)
+    random: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
+    changed: list[str] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
     results: list[str] = field(default_factory=list)
     absent: dict[str, str] = field(default_factory=dict)
     runs: list[str] = field(default_factory=list)
@@ -113,6 +106,8 @@ class Stage:
         self._trace: Trace | None = None
         self._note = _Note(name, {})
         self._runs_before: list[str] = []
+        self._random: dict[str, str] = {}
+        self._names_before: set[str] = set()
 
     def traced(self, trace: Trace) -> Stage:
         """Called by the code that `jupyter.stages` puts around the body."""
@@ -139,6 +134,7 @@ class Stage:
         try:
             self._note.inputs = self._inputs_now(self._trace)
             self._note.files = describe_files(self._inputs)
+            self._random, self._names_before = random_marks(), set(self._trace.namespace)
         except Unknown as unknown:
             self._trace = None
             self._tell("run", f"stage {self.name!r} is run, and can't be kept: {unknown}")
@@ -199,6 +195,8 @@ class Stage:
         changed += [f"file {entry['path']} is gone" for entry in before.files if entry["path"] not in files]
         old_files = {entry["path"]: entry for entry in before.files}
         changed += [f"file {path} has changed" for path, entry in files.items() if entry != old_files.get(path)]
+        changed += [f"module {path} has changed" for path, mark in before.modules.items() if file_mark(path) != mark]
+        changed += [f"{label} has changed" for label, mark in before.random.items() if self._random.get(label) != mark]
         return changed
 
     # -- keeping and taking over --------------------------------------------------------------------------------------
@@ -213,13 +211,15 @@ class Stage:
         if changed:
             return self._tell("run", f"stage {self.name!r} is run again: {'; '.join(changed)}")
         try:
-            values = _unpickle(folder, before.results)
+            read_results(folder, trace.namespace)
         except Exception as error:  # a class that is gone or another version of a library
-            return self._tell("run", f"stage {self.name!r} is run again: its results can't be read: {error}")
+            words = f"{type(error).__name__}: {error}"
+            return self._tell("run", f"stage {self.name!r} is run again: its results can't be read: {words}")
         assert self._record is not None
         for name, why in before.absent.items():
-            values[name] = Absent(name, self.name, why)
-        trace.namespace.update(values)
+            trace.namespace[name] = Absent(name, self.name, why)
+        for name in before.deleted:
+            trace.namespace.pop(name, None)
         self.needed = False
         before.kept_from = before.kept_from or found[0].id
         target = self._record.path / FOLDER / self.name
@@ -235,18 +235,18 @@ class Stage:
         """Write what the body has set, and what it has changed in place, into the record: all of it or nothing."""
         note, folder = self._note, record.path / FOLDER / self.name
         note.runs = [run_id for run_id in record.read()["children"] if run_id not in self._runs_before]
-        names = [name for name in trace.writes if name in trace.namespace]
-        names += [name for name in self._mutated(trace) if name not in names]
+        namespace = trace.namespace
+        note.changed = self._mutated(trace)
+        note.deleted = [name for name in self._names_before if name not in namespace]
+        note.modules = local_modules()
+        note.random = {label: mark for label, mark in self._random.items() if random_marks().get(label) != mark}
+        new = [name for name in namespace if name not in self._names_before and not name.startswith("_")]
+        names = list(dict.fromkeys([*(name for name in trace.writes if name in namespace), *new, *note.changed]))
+        outside = [name for name in self._names_read(trace) if name not in names]
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            for name in names:
-                try:
-                    data = _pickle(trace.namespace[name])
-                except Exception as error:  # pickling raises what a class likes
-                    note.absent[name] = f"{type(trace.namespace[name]).__name__}: {str(error).splitlines()[0][:120]}"
-                else:
-                    records.write_atomic(folder / f"{name}.pkl", data)
-                    note.results.append(name)
+            kept = write_results(folder, namespace, names, note.changed, outside, note.random)
+            note.results, note.absent = kept.names, kept.absent
             _write_note(folder, note)
         except OSError as error:
             shutil.rmtree(folder, ignore_errors=True)
@@ -311,16 +311,3 @@ def _read_note(folder: Path) -> _Note | None:
 def _write_note(folder: Path, note: _Note) -> None:
     """Last of all files: where it is, the others are whole."""
     records.write_atomic(folder / "stage.json", json.dumps(asdict(note), indent=1) + "\n")
-
-
-def _pickle(value: Any) -> bytes:
-    import cloudpickle
-
-    data: bytes = cloudpickle.dumps(value)
-    return data
-
-
-def _unpickle(folder: Path, names: Iterable[str]) -> dict[str, Any]:
-    import cloudpickle
-
-    return {name: cloudpickle.loads((folder / f"{name}.pkl").read_bytes()) for name in names}

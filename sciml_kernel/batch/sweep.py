@@ -26,7 +26,7 @@ from sciml_kernel.batch.budget import Budget, Share
 from sciml_kernel.batch.grid import read_grid, variants
 from sciml_kernel.batch.index_page import renew_index
 from sciml_kernel.batch.literals import as_json, as_source
-from sciml_kernel.batch.run import Plan, plan
+from sciml_kernel.batch.run import Plan, plan, raise_signal
 from sciml_kernel.config.digest import canonical_json
 from sciml_kernel.errors import ParameterError, SciMLError, UsageError
 from sciml_kernel.records import Record
@@ -147,6 +147,7 @@ def run_grid(
     watcher: Watcher | None = None,
     launch: str | None = None,
     resume: str | Path | Record | None = None,
+    raise_on_signal: bool = True,
 ) -> Grid:
     """Run all variants of a notebook; return when they are over. How each ended is in its row and record.
 
@@ -155,7 +156,8 @@ def run_grid(
     resume: a grid to go on from: its notebook and variants; those that completed are kept, those that had begun are
     resumed.
 
-    SIGINT and SIGTERM reach every variant, and no further one begins. Raises, before anything is written, what
+    SIGINT and SIGTERM reach every variant, and no further one begins; then RunInterruptedError or RunCancelledError is
+    raised, unless raise_on_signal is False. Raises, before anything is written, what
     `plan_grid` and `Budget` raise.
     """
     rows, earlier = _rows(notebook, grid, parameters, name, runs_root, n_ranks, resume)
@@ -172,7 +174,10 @@ def run_grid(
         | ({"resumed_from": earlier.id} if earlier is not None else {}),
     )
     run = _Sweep(Grid(record, rows), budget, on_failure, (timeout_s, cell_timeout_s), watcher or _default_watcher())
-    return run.go()
+    found = run.go()
+    if raise_on_signal and run.signalled:
+        raise_signal(found.record)
+    return found
 
 
 class _Sweep:
@@ -187,6 +192,7 @@ class _Sweep:
         self.grid, self.budget, self.on_failure, self.limits, self.watcher = grid, budget, on_failure, limits, watcher
         self.asked: signal.Signals | None = None
         self.kill_at = float("inf")
+        self.signalled = False
         self.told = 0.0
 
     def go(self) -> Grid:
@@ -341,6 +347,7 @@ class _Sweep:
             return
 
         def take(number: int, frame: FrameType | None) -> None:
+            self.signalled = True
             self.ask(signal.Signals(number))
 
         before = {number: signal.signal(number, take) for number in (signal.SIGINT, signal.SIGTERM)}

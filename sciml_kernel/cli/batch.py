@@ -152,6 +152,7 @@ class _Request:
             progress=self._progress(),
             launch=self._launch,
             resume=self.resume,
+            raise_on_signal=False,
         )
         return self._say_end(record.path, record.read())
 
@@ -193,6 +194,7 @@ class _Request:
             watcher=self._watcher(),
             launch=self._launch,
             resume=self.resume,
+            raise_on_signal=False,
         )
         status, path = found.record.read()["status"], found.record.path
         if self.as_json:

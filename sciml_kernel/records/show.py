@@ -45,9 +45,12 @@ def show(record: Record) -> str:
         f"seeds     {_pairs(content.get('seeds'))}",
         f"data      {_data(content.get('data'))}",
         f"launch    {_launch(content.get('launch'))}",
-        f"git       {git.get('commit') or '-'}" + (" with local changes" if git.get("dirty") else ""),
+        f"git       {git.get('commit') or '-'}" + _changes(git),
         f"python    {content.get('python')}, lock {_or_dash(content.get('lock_sha256'))}",
         f"packages  {_pairs({name: v for name, v in (content.get('versions') or {}).items() if name in _PACKAGES})}",
+        *_machine(content),
+        *_usage(content.get("usage") or {}),
+        *(f"stage     {name}: {one['status']}" for name, one in content["extra"].get("stages", {}).items()),
         f"digest    {content['digest']}",
         f"parent    {_or_dash(content.get('parent'))}",
         *(f"child     {run_id}" for run_id in content["children"]),
@@ -58,6 +61,40 @@ def show(record: Record) -> str:
         f"folder    {record.path}",
     ]
     return "\n".join(lines)
+
+
+def _changes(git: dict[str, Any]) -> str:
+    if not git.get("dirty"):
+        return ""
+    patch = f" ({git['patch']})" if git.get("patch") else ""
+    new = f", new files: {', '.join(git['untracked'][:5])}" if git.get("untracked") else ""
+    return f" with local changes{patch}{new}"
+
+
+def _machine(content: dict[str, Any]) -> list[str]:
+    """Hardware and what was built for it; a record of an earlier version lacks them."""
+    hardware, build = content.get("hardware") or {}, content.get("build") or {}
+    lines = []
+    if hardware:
+        memory = f"{hardware['memory_bytes'] / 2**30:.0f} GiB" if hardware.get("memory_bytes") else "-"
+        gpus = ", ".join(hardware.get("gpus") or []) or "no GPU"
+        cores = f"{hardware.get('cores_allowed')} of {hardware.get('cores')} cores"
+        lines.append(f"machine   {hardware.get('cpu') or '-'}, {cores}, {memory}, {gpus}")
+    mpi, horovod = build.get("mpi") or {}, build.get("horovod") or {}
+    if mpi or horovod:
+        lines.append(f"builds    {mpi.get('library_version') or '-'}; Horovod {horovod.get('version') or '-'}")
+    return lines
+
+
+def _usage(usage: dict[str, Any]) -> list[str]:
+    parts = [("kernel", usage.get("kernel") or {})]
+    parts += [(f"rank {one['rank']}", one) for one in usage.get("ranks", [])[:8]]
+    words = [
+        f"{name} {one['cpu_s']:.1f} s of processor, {one['peak_memory_bytes'] / 2**20:.0f} MiB"
+        for name, one in parts
+        if one.get("cpu_s") is not None and one.get("peak_memory_bytes") is not None
+    ]
+    return [f"usage     {'; '.join(words)}"] if words else []
 
 
 def _owner(content: dict[str, Any]) -> str:

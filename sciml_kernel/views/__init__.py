@@ -6,7 +6,7 @@ training.py   `training_curves`: the same figure of a finished run
 fields.py     `density_slice`: a slab of a universe
 spectra.py    `power_spectra`: measured P(k) against linear theory
 compare.py    `predicted_against_true`: the network's answers, with ridge regression and predict-the-mean beside them
-runs.py       `compare_runs`: metric curves of several runs over each other
+runs.py       `compare_runs`: metric curves of several runs; `grid_results`: a result against what was varied
 table.py      `error_table`: the same as numbers
 durations.py  `durations`: what something took, beside what is owed
 quicklook.py  `quicklook`: interactive slices of a data set larger than memory
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from sciml_kernel.views.pool_panel import LivePool, watch
     from sciml_kernel.views.progress import ProgressLines
     from sciml_kernel.views.quicklook import Quicklook, quicklook
-    from sciml_kernel.views.runs import compare_runs
+    from sciml_kernel.views.runs import compare_runs, grid_results
     from sciml_kernel.views.spectra import power_spectra
     from sciml_kernel.views.table import error_table
     from sciml_kernel.views.training import training_curves
@@ -48,6 +48,7 @@ __all__ = [
     "density_slice",
     "durations",
     "error_table",
+    "grid_results",
     "power_spectra",
     "predicted_against_true",
     "quicklook",
@@ -66,7 +67,7 @@ __getattr__, __dir__, _ = lazy_loader.attach(
         "pool_panel": ["LivePool", "watch"],
         "progress": ["ProgressLines"],
         "quicklook": ["Quicklook", "quicklook"],
-        "runs": ["compare_runs"],
+        "runs": ["compare_runs", "grid_results"],
         "spectra": ["power_spectra"],
         "table": ["error_table"],
         "training": ["training_curves"],

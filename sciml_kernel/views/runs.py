@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 from matplotlib.ticker import MaxNLocator
 
-from sciml_kernel.errors import UsageError
+from sciml_kernel.errors import UsageError, did_you_mean
 from sciml_kernel.metrics.names import TIMINGS
 from sciml_kernel.views.plot import COLOURS, Plot, style
 
-__all__ = ["compare_runs"]
+__all__ = ["compare_runs", "grid_results"]
 
 _MOST_PANELS = 6
 _FIRST = ("val/loss", "train/loss", "val/mean_iou")
@@ -74,3 +75,38 @@ def _chosen(histories: Mapping[str, xr.Dataset]) -> list[str]:
 
 def _is_of_epochs(name: str, histories: Mapping[str, xr.Dataset]) -> bool:
     return any(name in history and "epoch" in history[name].dims for history in histories.values())
+
+
+def grid_results(table: pd.DataFrame, x: str, y: str, *, by: str | None = None, title: str = "") -> Plot:
+    """What came out of a grid: a result against a parameter that was varied, a point a variant.
+
+    table: a row a variant, as a grid's `index.csv`. x, y: columns with numbers. by: a column whose values are told
+    apart by colour; their means are joined by a line. Variants without a result are left out and counted in the title.
+    Raises UsageError for a column that is not there, or where no variant has a result.
+    """
+    for name in (x, y, *([by] if by else [])):
+        if name not in table:
+            raise UsageError(f"the table has no column {name!r}; {did_you_mean(name, list(table))}")
+    found = table[table[y].notna() & table[x].notna()]
+    if found.empty:
+        raise UsageError(f"none of the {len(table)} variants has a number in {y!r}")
+    missing = len(table) - len(found)
+    groups = list(found.groupby(by, sort=True)) if by else [("", found)]
+    words = []
+    with style():
+        plot = Plot(6.4, 4.0, alt_text="")
+        axes = plot.subplots()
+        for i, (value, rows) in enumerate(groups):
+            colour = list(COLOURS.values())[i % len(COLOURS)]
+            means = rows.groupby(x)[y].mean()
+            axes.plot(rows[x], rows[y], "o", ms=4, color=colour, alpha=0.7)
+            axes.plot(means.index, means.to_numpy(), lw=1.4, color=colour, label=f"{by} = {value}" if by else "mean")
+            words.append(f"{value}: " * bool(by) + ", ".join(f"{a:g} -> {b:.4g}" for a, b in means.items()))
+        axes.set_xlabel(x)
+        axes.set_ylabel(y)
+        if by:
+            axes.legend(loc="best")
+        note = f" ({missing} of {len(table)} variants have no result)" if missing else ""
+        axes.set_title((title or f"{y} against {x}") + note, loc="left")
+    plot.alt_text = f"{title or y}{note}: mean of {y} for each {x}: {'; '.join(words)}."
+    return plot

@@ -17,7 +17,7 @@ from sciml_kernel.batch.fingerprint import Unknown, describe, fingerprint
 from sciml_kernel.jupyter.stages import reads_and_writes
 
 VALUES = """
-import datetime, enum, functools, pathlib
+import dataclasses, datetime, enum, functools, pathlib
 import numpy as np, pandas as pd, xarray as xr, dask.array as da
 from sciml_kernel.batch.fingerprint import fingerprint
 k = 2
@@ -27,10 +27,18 @@ class Mode(enum.Enum):
     FAST = 1
 class Thing:
     def __init__(self): self.x = {'b': 1, 'a': {1, 2, 3}}
+@dataclasses.dataclass
+class Data:
+    x: int = 1
+    @property
+    def y(self): return self.x + k
+    @classmethod
+    def make(cls): return cls(2)
 values = [1, 1.5, "text", b"b", None, (1, [2]), {"a": 1, 2: "b"}, {"x", "y", "z"}, pathlib.Path("/a"),
     datetime.date(2026, 1, 2), np.float32(1.5), np.arange(6).reshape(2, 3), pd.DataFrame({"a": [1, 2]}),
     xr.Dataset({"t": ("x", np.ones(3))}, attrs={"units": "K"}), da.ones((4, 4), chunks=2), np, np.mean, len,
-    outer, Mode, Mode.FAST, Thing(), functools.partial(np.sum, axis=0), range(3), slice(1, 2)]
+    outer, Mode, Mode.FAST, Thing(), Thing, Data, Data(3), Data(4), lambda x: x + 1,
+    functools.partial(np.sum, axis=0), range(3), slice(1, 2)]
 print([fingerprint(value) for value in values])
 """
 
@@ -50,6 +58,16 @@ def test_marks_are_the_same_in_another_process(tmp_path: Path) -> None:
     assert marks[0] == marks[1]
     found = eval(marks[0])
     assert len(set(found)) == len(found)
+
+
+def test_a_changed_method_is_a_changed_class_and_object(tmp_path: Path) -> None:
+    marks = []
+    for body in ("self.x + k", "self.x - k"):
+        (tmp_path / "v.py").write_text(VALUES.replace("self.x + k", body))
+        done = subprocess.run([sys.executable, str(tmp_path / "v.py")], capture_output=True, text=True, check=True)
+        marks.append(eval(done.stdout))
+    changed = [i for i, (one, other) in enumerate(zip(*marks, strict=True)) if one != other]
+    assert len(changed) == 3  # Data, Data(3), Data(4)
 
 
 @pytest.mark.parametrize(

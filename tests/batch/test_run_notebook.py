@@ -334,3 +334,40 @@ def test_a_pool_whose_keeper_was_killed_leaves_nothing_either(kernel: None, fold
     )
     assert record.read()["error"]["type"] == "PoolDeadError"
     assert Pool.list().empty
+
+
+def test_a_kernel_that_the_system_killed_for_memory_is_said_to_be_so(
+    kernel: None, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system's count of such kills goes up meanwhile; that it does is the system's own word, see `pool.oom`."""
+    counts = iter([3, 4])
+    monkeypatch.setattr("sciml_kernel.batch.engine.oom_kills", lambda: next(counts))
+    killing = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)"
+    error = run_notebook(write_notebook(folder / "n.ipynb", killing)).read()["error"]
+    assert error["message"] == (
+        "the kernel ended while the cell ran (SIGKILL: memory ran out, and the system killed a process for it)"
+    )
+
+
+def test_a_parameter_that_is_a_secret_by_its_name_is_refused(kernel: None, folder: Path) -> None:
+    notebook = write_notebook(folder / "n.ipynb", "1", parameters="api_token = ''\nn_tokens = 1")
+    with pytest.raises(ParameterError, match=r"'api_token' is a secret by its name.*environment variable"):
+        run_notebook(notebook, {"api_token": "hunter2"})
+    assert run_notebook(notebook, {"n_tokens": 2}).read()["status"] == "completed"
+
+
+def test_a_batch_record_says_what_it_took_and_on_which_data(kernel: None, folder: Path) -> None:
+    child = (
+        "import os\nfrom sciml_kernel import records\n"
+        "for name in 'aab':\n"
+        "    child = records.create('cosmoflow', '{}', parent=os.environ['SCIML_PARENT_RUN'],"
+        " data={'path': name, 'size': 1, 'sha256': name})\n"
+        "    child.start()\n    child.update(hosts=['n1'], devices=['gpu ' + name])\n    child.close('completed')\n"
+        "block = bytearray(150_000_000)"
+    )
+    content = run_notebook(write_notebook(folder / "n.ipynb", child, parameters="seed = 5")).read()
+    assert [entry["path"] for entry in content["data"]] == ["a", "b"]
+    assert (content["hosts"], content["devices"]) == (["n1"], ["gpu a", "gpu b"])
+    assert content["seeds"] == {"seed": 5}
+    assert content["usage"]["wall_s"] > content["usage"]["kernel"]["cpu_s"] * 0.1 > 0
+    assert content["usage"]["kernel"]["peak_memory_bytes"] > 150_000_000

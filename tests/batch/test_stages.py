@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+import numpy as np
 import pytest
 
 from sciml_kernel import records
@@ -224,3 +226,38 @@ def _wait_until_its_ranks_are_gone(batch: Record) -> None:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert json.loads((batch.path / "record.json").read_text())["owner"]["pid"] != os.getpid()
+
+
+def test_a_resumed_notebook_is_in_the_state_that_it_would_be_in(kernel: None, folder: Path) -> None:
+    (folder / "helper.py").write_text("def double(x):\n    return 2 * x\n")
+    first = run_notebook(NOTEBOOKS / "tricky_stages.py")
+    expected = records.final_values(first)
+    # by hand: 3 and 4 are the seeds, k is 2 and then 3
+    random_numbers, numpy_numbers = random.Random(4), np.random.RandomState(3)
+    assert expected["result/drawn"] == numpy_numbers.normal() + random_numbers.random()
+    assert expected["result/after"] == numpy_numbers.normal() + random_numbers.random()
+    assert (expected["result/scaled"], expected["result/factor"]) == (3.0, 3.0)
+    assert (expected["result/total"], expected["result/helped"]) == (7.0, 42.0)
+    assert (expected["result/one object"], expected["result/own class"], expected["result/gone"]) == (1.0, 1.0, 1.0)
+    resumed = run_notebook(None, {"fail": False}, resume=first)
+    assert resumed.read()["status"] == "completed", resumed.read()["error"]
+    assert stages_of(resumed) == {"one": "kept", "two": "kept"}
+    assert "ran" not in (resumed.path / "logs" / "notebook.log").read_text()
+    assert records.final_values(resumed) == expected
+
+
+def test_an_edited_helper_and_another_random_state_are_changes(kernel: None, folder: Path) -> None:
+    (folder / "helper.py").write_text("def double(x):\n    return 2 * x\n")
+    script = folder / "n.py"
+    source = (NOTEBOOKS / "tricky_stages.py").read_text()
+    script.write_text(source)
+    first = run_notebook(script)
+    (folder / "helper.py").write_text("def double(x):\n    return x + x + 1\n")
+    script.write_text(source.replace("seed(3)", "seed(30)"))
+    resumed = run_notebook(None, {"fail": False}, resume=first)
+    assert f"module {folder / 'helper.py'} has changed" in why(resumed, "one")
+    assert "numpy's global random state has changed" in why(resumed, "one")
+    assert "the state of random" not in why(resumed, "one")
+    fresh = run_notebook(script, {"fail": False})
+    assert records.final_values(resumed) == records.final_values(fresh)
+    assert records.final_values(fresh)["result/helped"] == 43.0

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 from view_helpers import dataset, event, nothing_cut_off, training
 
 from sciml_kernel.errors import UsageError
-from sciml_kernel.views import compare_runs
+from sciml_kernel.views import compare_runs, grid_results
 
 
 def test_the_curves_of_each_run_are_there_with_their_numbers() -> None:
@@ -31,3 +32,21 @@ def test_a_run_that_lacks_a_metric_has_no_line_there_and_ranks_are_averaged() ->
 def test_nothing_to_draw_is_refused() -> None:
     with pytest.raises(UsageError, match="the 1 runs have no metric of these to draw"):
         compare_runs({"a": dataset(*training())}, ["val/missing"])
+
+
+def test_the_results_of_a_grid_are_points_with_their_means() -> None:
+    table = pd.DataFrame({"x": [1, 1, 2, 2, 3], "y": [1.0, 3.0, 5.0, 7.0, np.nan], "seed": [1, 2, 1, 2, 1]})
+    plot = grid_results(table, "x", "y", title="Results")
+    points, line = plot.axes[0].lines
+    np.testing.assert_array_equal(points.get_ydata(), [1, 3, 5, 7])
+    np.testing.assert_array_equal(line.get_ydata(), [2, 6])
+    assert plot.axes[0].get_title(loc="left") == "Results (1 of 5 variants have no result)"
+    assert "1 -> 2, 2 -> 6" in plot.alt_text
+    nothing_cut_off(plot)
+    two = grid_results(table, "x", "y", by="seed")
+    assert [text.get_text() for text in two.axes[0].get_legend().get_texts()] == ["seed = 1", "seed = 2"]
+    for wrong, words in (({"x": "z"}, "no column 'z'"), ({"x": "x", "y": "y", "by": "sed"}, "did you mean 'seed'")):
+        with pytest.raises(UsageError, match=words):
+            grid_results(table, **{"y": "y", **wrong})
+    with pytest.raises(UsageError, match="none of the 1 variants"):
+        grid_results(table.tail(1), "x", "y")
